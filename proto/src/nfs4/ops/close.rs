@@ -1,0 +1,6 @@
+//! CLOSE (RFC 8881 §18.2).
+#![allow(missing_docs, reason = "fields carry the RFC's meanings")]
+
+use crate::{nfs4::Stateid, xdr::xdr_struct};
+
+xdr_struct! { pub struct CloseArgs { seqid: u32, stateid: Stateid } }

@@ -1,0 +1,6 @@
+//! FREE_STATEID (RFC 8881 §18.38).
+#![allow(missing_docs, reason = "fields carry the RFC's meanings")]
+
+use crate::{nfs4::Stateid, xdr::xdr_struct};
+
+xdr_struct! { pub struct FreeStateidArgs { stateid: Stateid } }

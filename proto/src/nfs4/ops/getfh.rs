@@ -1,0 +1,6 @@
+//! GETFH (RFC 8881 §18.8): no arguments.
+#![allow(missing_docs, reason = "fields carry the RFC's meanings")]
+
+use crate::{nfs4::FileHandle, xdr::xdr_struct};
+
+xdr_struct! { pub struct GetFhOk { handle: FileHandle } }
