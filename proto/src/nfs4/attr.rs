@@ -33,6 +33,26 @@ impl Bitmap {
         bitmap
     }
 
+    /// [`Bitmap::union`] for constants.
+    pub const fn union_const(self, other: Self) -> Self {
+        let (mut words, mut i) = (self.words, 0);
+        while i < BITMAP_WORDS {
+            words[i] |= other.words[i];
+            i += 1;
+        }
+        Self { words, beyond: self.beyond || other.beyond }
+    }
+
+    /// Bits that are not in `other`.
+    pub const fn without_const(self, other: Self) -> Self {
+        let (mut words, mut i) = (self.words, 0);
+        while i < BITMAP_WORDS {
+            words[i] &= !other.words[i];
+            i += 1;
+        }
+        Self { words, beyond: self.beyond }
+    }
+
     /// Whether `number` is set.
     pub fn has_number(&self, number: u32) -> bool {
         self.words.get(number as usize / 32).is_some_and(|word| word & (1 << (number % 32)) != 0)
@@ -46,6 +66,18 @@ impl Bitmap {
     /// Sets `attr`.
     pub fn insert(&mut self, attr: Attr) {
         self.words[attr as usize / 32] |= 1 << (attr as u32 % 32);
+    }
+
+    /// Sets `number`, if it is among those kept.
+    pub fn insert_number(&mut self, number: u32) {
+        if let Some(word) = self.words.get_mut(number as usize / 32) {
+            *word |= 1 << (number % 32);
+        }
+    }
+
+    /// Words that the bitmap takes on the wire, without their count.
+    pub fn encoded_words(&self) -> usize {
+        BITMAP_WORDS - self.words.iter().rev().take_while(|word| **word == 0).count()
     }
 
     /// Clears `attr`.
@@ -85,7 +117,7 @@ impl Bitmap {
 
 impl Xdr for Bitmap {
     fn encode(&self, writer: &mut Writer) {
-        let used = BITMAP_WORDS - self.words.iter().rev().take_while(|word| **word == 0).count();
+        let used = self.encoded_words();
         writer.u32(used as u32);
         self.words[..used].iter().for_each(|word| writer.u32(*word));
     }

@@ -192,10 +192,8 @@ pub mod exchange_id {
     pub const PNFS_MASK: u32 = 0x7_0000;
     pub const UPD_CONFIRMED_REC_A: u32 = 0x4000_0000;
     pub const CONFIRMED_R: u32 = 0x8000_0000;
-    /// Every flag a client may send.
-    pub const ARGUMENT_MASK: u32 = 0x4007_0103 | SUPP_FENCE_OPS;
-    /// RFC 7862 §12.
-    pub const SUPP_FENCE_OPS: u32 = 0x4;
+    /// Every flag a client may send. `SUPP_FENCE_OPS` (RFC 7862 §14) is about COPY between servers, which is not served.
+    pub const ARGUMENT_MASK: u32 = 0x4007_0103;
 }
 
 /// Flags of CREATE_SESSION (RFC 8881 §18.36).

@@ -49,6 +49,18 @@ impl Encoded {
         self.length == 0
     }
 
+    /// The same with its first bytes replaced, as many as `prefix` has. Copies the first slice only.
+    pub fn with_prefix(&self, prefix: &[u8]) -> Self {
+        let mut segments = self.segments.clone();
+        if let Some(first) = segments.first_mut() {
+            let mut copy = BytesMut::from(&first[..]);
+            let length = prefix.len().min(copy.len());
+            copy[..length].copy_from_slice(&prefix[..length]);
+            *first = copy.freeze();
+        }
+        Self { segments, length: self.length }
+    }
+
     /// One contiguous copy.
     pub fn to_bytes(&self) -> Bytes {
         match self.segments.as_slice() {
@@ -77,6 +89,14 @@ impl Writer {
     /// Whether nothing was written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The first `N` bytes written, zeros where there are fewer.
+    pub fn prefix<const N: usize>(&self) -> [u8; N] {
+        let mut prefix = [0; N];
+        let length = N.min(self.buffer.len());
+        prefix[..length].copy_from_slice(&self.buffer[..length]);
+        prefix
     }
 
     /// A 32-bit unsigned integer.

@@ -1,0 +1,294 @@
+//! A server to try, as a real process in a [`Net`]: `forebay serve`, or Debian's NFS-Ganesha as a reference for the suite itself.
+//!
+//! Which one is the environment's choice: `FOREBAY_LAB_SERVER=ganesha` picks the reference, anything else Forebay. What a server keeps
+//! lies in a directory of the value's own, so that it survives [`Server::kill9`] and [`Server::restart`], and is gone with the value.
+
+use super::net::Net;
+use super::{in_namespace, require, signal_group};
+use anyhow::{Context, Result, bail};
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// The admin port inside the namespace, whose loopback no other test shares.
+const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9649);
+const NFS_PORT: u16 = 2049;
+/// How long a server may take from its start until it serves.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a server may take to drain after SIGTERM.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Which program serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// This workspace's `forebay`.
+    Forebay,
+    /// Debian's `nfs-ganesha` with its VFS layer: known to work with Linux clients, so it tells a wrong check from a wrong server.
+    Ganesha,
+}
+
+impl Kind {
+    /// What `FOREBAY_LAB_SERVER` asks for.
+    pub fn from_environment() -> Kind {
+        match std::env::var("FOREBAY_LAB_SERVER").as_deref() {
+            Ok("ganesha") => Kind::Ganesha,
+            _ => Kind::Forebay,
+        }
+    }
+}
+
+/// A directory served under a name.
+#[derive(Debug, Clone)]
+pub struct Export {
+    /// The name clients mount, with its slash.
+    pub name: &'static str,
+    /// The directory.
+    pub directory: PathBuf,
+    /// Comma-separated, in Forebay's words: `rw` or `ro`, `root_squash`, `no_root_squash`, `all_squash`, `anonuid=`, `anongid=`, a client's CIDR.
+    pub options: &'static str,
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server<'net> {
+    net: &'net Net,
+    kind: Kind,
+    exports: Vec<Export>,
+    lease_seconds: u32,
+    home: tempfile::TempDir,
+    child: Option<Child>,
+}
+
+impl<'net> Server<'net> {
+    /// Starts a server of the kind the environment asks for and waits until it serves.
+    ///
+    /// # Errors
+    /// When its program is missing, or it ends or does not serve within 20 s; the error shows its log.
+    pub fn start(net: &'net Net, exports: Vec<Export>, lease_seconds: u32) -> Result<Server<'net>> {
+        let home =
+            tempfile::Builder::new().prefix("forebay-server-").tempdir().context("a directory for the server")?;
+        let kind = Kind::from_environment();
+        let mut server = Server { net, kind, exports, lease_seconds, home, child: None };
+        server.launch()?;
+        Ok(server)
+    }
+
+    /// Which program this is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The server's own process.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Kills the server as a power cut would its process: no handler runs.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn kill9(&mut self) -> Result<()> {
+        let mut child = self.child.take().context("the server does not run")?;
+        signal_group(child.id(), libc::SIGKILL);
+        child.wait()?;
+        Ok(())
+    }
+
+    /// Asks the server to go with SIGTERM, and wants it gone with status 0 within 10 s. Returns how long it took.
+    ///
+    /// # Errors
+    /// When it takes longer (then it is killed), or exits otherwise.
+    pub fn terminate(&mut self) -> Result<Duration> {
+        let mut child = self.child.take().context("the server does not run")?;
+        let asked = Instant::now();
+        // SAFETY: kill takes numbers; the process is our child and has not been reaped.
+        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+        while asked.elapsed() < DRAIN_LIMIT {
+            if let Some(status) = child.try_wait()? {
+                self.judge_exit(status)?;
+                return Ok(asked.elapsed());
+            }
+            std::thread::sleep(GLANCE);
+        }
+        signal_group(child.id(), libc::SIGKILL);
+        child.wait()?;
+        bail!("the server still ran {DRAIN_LIMIT:?} after SIGTERM; its log:\n{}", self.log());
+    }
+
+    /// Starts the server again on what it kept.
+    ///
+    /// # Errors
+    /// As [`Server::start`]; also when it runs.
+    pub fn restart(&mut self) -> Result<()> {
+        if self.child.is_some() {
+            bail!("the server runs already");
+        }
+        self.launch()
+    }
+
+    /// What the server wrote since its first start.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.home.path().join("log")).unwrap_or_default()).into_owned()
+    }
+
+    /// Asks the admin port for a path and returns the whole answer, head and body.
+    ///
+    /// # Errors
+    /// When nobody answers. Ganesha has no admin port.
+    pub fn admin_get(&self, path: &str) -> Result<String> {
+        let mut stream = self.net.connect(ADMIN, Duration::from_secs(2))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    fn nfs_address(&self) -> SocketAddr {
+        SocketAddr::from((self.net.server_address(), NFS_PORT))
+    }
+
+    fn judge_exit(&self, status: ExitStatus) -> Result<()> {
+        if !status.success() {
+            bail!("after SIGTERM the server ended with {status}; its log:\n{}", self.log());
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let log = OpenOptions::new().create(true).append(true).open(self.home.path().join("log"))?;
+        let mut command = match self.kind {
+            Kind::Forebay => self.forebay()?,
+            Kind::Ganesha => self.ganesha()?,
+        };
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+        let started = Instant::now();
+        while !self.serves() {
+            if let Some(status) = child.try_wait()? {
+                bail!("the server ended with {status} before it served; its log:\n{}", self.log());
+            }
+            if started.elapsed() > START_LIMIT {
+                signal_group(child.id(), libc::SIGKILL);
+                child.wait()?;
+                bail!("the server did not serve within {START_LIMIT:?}; its log:\n{}", self.log());
+            }
+            std::thread::sleep(GLANCE);
+        }
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn serves(&self) -> bool {
+        match self.kind {
+            Kind::Forebay => self.admin_get("/healthz").is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")),
+            Kind::Ganesha => self.net.connect(self.nfs_address(), Duration::from_secs(1)).is_ok(),
+        }
+    }
+
+    fn forebay(&self) -> Result<std::process::Command> {
+        let mut command = in_namespace(self.net.name(), &forebay_binary()?);
+        command.args(["serve", "--listen", &self.nfs_address().to_string(), "--admin", &ADMIN.to_string()]);
+        command.arg("--data-dir").arg(self.home.path().join("data"));
+        command.args(["--lease-seconds", &self.lease_seconds.to_string()]);
+        for export in &self.exports {
+            command.args([
+                "--export",
+                &format!("{}=file://{},{}", export.name, export.directory.display(), export.options),
+            ]);
+        }
+        Ok(command)
+    }
+
+    fn ganesha(&self) -> Result<std::process::Command> {
+        require(&[("ganesha.nfsd", "nfs-ganesha nfs-ganesha-vfs")])?;
+        let home = self.home.path();
+        let configuration = home.join("ganesha.conf");
+        fs::create_dir_all(home.join("recovery"))?;
+        fs::write(&configuration, self.ganesha_configuration(&home.join("recovery"))?)?;
+        let mut command = in_namespace(self.net.name(), Path::new("ganesha.nfsd"));
+        command
+            .args(["-F", "-L", "STDOUT", "-N", "NIV_EVENT", "-f"])
+            .arg(configuration)
+            .arg("-p")
+            .arg(home.join("pid"));
+        Ok(command)
+    }
+
+    fn ganesha_configuration(&self, recovery: &Path) -> Result<String> {
+        let mut text = format!(
+            "NFS_Core_Param {{ Protocols = 4; Bind_addr = {}; NFS_Port = {NFS_PORT}; Enable_NLM = false; Enable_RQUOTA = false; }}\n\
+             NFSv4 {{ Minor_Versions = 1, 2; Lease_Lifetime = {lease}; Grace_Period = {lease}; Only_Numeric_Owners = true; RecoveryRoot = \"{}\"; }}\n",
+            self.net.server_address(),
+            recovery.display(),
+            lease = self.lease_seconds,
+        );
+        for (number, export) in self.exports.iter().enumerate() {
+            let (mut access, mut squash, mut more) = ("RW", "Root_Squash", String::new());
+            let mut clients = None;
+            if !export.options.contains("anonuid") {
+                more.push_str("Anonymous_Uid = 65534; Anonymous_Gid = 65534; ");
+            }
+            for option in export.options.split(',') {
+                match option.split_once('=') {
+                    Some(("anonuid", id)) => write!(more, "Anonymous_Uid = {id}; ")?,
+                    Some(("anongid", id)) => write!(more, "Anonymous_Gid = {id}; ")?,
+                    _ => match option {
+                        "rw" => access = "RW",
+                        "ro" => access = "RO",
+                        "root_squash" => squash = "Root_Squash",
+                        "no_root_squash" => squash = "No_Root_Squash",
+                        "all_squash" => squash = "All_Squash",
+                        cidr => clients = Some(cidr),
+                    },
+                }
+            }
+            let access = match clients {
+                None => format!("Access_Type = {access};"),
+                Some(cidr) => format!(
+                    "Access_Type = NONE; CLIENT {{ Clients = {cidr}; Access_Type = {access}; Squash = {squash}; }}"
+                ),
+            };
+            writeln!(
+                text,
+                "EXPORT {{ Export_Id = {}; Path = \"{}\"; Pseudo = {}; Squash = {squash}; SecType = sys; Protocols = 4; Transports = TCP; \
+                 {more}FSAL {{ Name = VFS; }} {access} }}",
+                number + 1,
+                export.directory.display(),
+                export.name,
+            )?;
+        }
+        Ok(text)
+    }
+}
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        let _ = self.kill9();
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail = log.len().saturating_sub(16 * 1024);
+            eprintln!("the server's log (its end):\n{}", log.get(tail..).unwrap_or(&log));
+        }
+    }
+}
+
+/// Where the `forebay` program is: `FOREBAY_BIN`, or the profile directory that this test executable was built into.
+fn forebay_binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("FOREBAY_BIN") {
+        return Ok(path.into());
+    }
+    let here = std::env::current_exe().context("finding this executable")?;
+    // …/debug/deps/test-hash or …/debug/program
+    let found = here.ancestors().skip(1).take(2).map(|dir| dir.join("forebay")).find(|path| path.is_file());
+    found.with_context(|| {
+        format!(
+            "no forebay program beside {}: cargo build -p forebay-node --bin forebay, or set FOREBAY_BIN",
+            here.display()
+        )
+    })
+}

@@ -1,0 +1,96 @@
+//! `forebay serve`.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    config::{Config, DEFAULT_ADMIN, DEFAULT_DATA_DIR, DEFAULT_LISTEN, FileConfig, Overrides},
+    run, source,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay serve --export /data=file:///srv/data
+  forebay serve --export /tools=file:///opt/tools,ro --export /scratch=file:///scratch,rw,10.0.0.0/8
+  forebay serve --config /etc/forebay.toml --lease-seconds 30
+
+Export options: rw (default), ro, root_squash (default), no_root_squash, all_squash, anonuid=N, anongid=N,
+and any number of client networks as 10.0.0.0/8 (default: every client). A comma in a path is written %2C.
+
+On a client:
+  mount -t nfs -o vers=4.2,hard SERVER:/data /mnt";
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Serve NFS on this address.
+    #[arg(long, value_name = "ADDR:PORT", help = format!("Serve NFS on this address [default: {DEFAULT_LISTEN}]"))]
+    listen: Option<SocketAddr>,
+    /// Serve a source under a name; repeatable.
+    #[arg(long, value_name = "/NAME=URL[,OPTION…]")]
+    export: Vec<String>,
+    /// Keep what must outlive a restart here.
+    #[arg(long, value_name = "DIR", help = format!("Keep what must outlive a restart here [default: {DEFAULT_DATA_DIR}]"))]
+    data_dir: Option<PathBuf>,
+    /// Serve /healthz, /metrics and /status on this address.
+    #[arg(long, value_name = "ADDR:PORT", help = format!("Serve /healthz, /metrics and /status here [default: {DEFAULT_ADMIN}]"))]
+    admin: Option<SocketAddr>,
+    /// Read settings and exports from this file; flags win over it.
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
+    /// How long a silent client keeps what it holds [default: 60].
+    #[arg(long, value_name = "N")]
+    lease_seconds: Option<u32>,
+    /// How long clients may reclaim after a restart [default: the lease].
+    #[arg(long, value_name = "N")]
+    grace_seconds: Option<u32>,
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub fn run(arguments: Arguments) -> anyhow::Result<()> {
+    super::log("info");
+    let file = arguments.config.as_deref().map(FileConfig::read).transpose()?.unwrap_or_default();
+    let flags = Overrides {
+        listen: arguments.listen,
+        admin: arguments.admin,
+        data_dir: arguments.data_dir,
+        lease_seconds: arguments.lease_seconds,
+        grace_seconds: arguments.grace_seconds,
+        exports: arguments.export,
+    };
+    let config = Config::resolve(file, flags)?;
+    raise_descriptors();
+    // Before any thread: quotas and reserved blocks must bind us as they bind the callers we act for.
+    if let Err(error) = source::local::drop_resource_capability() {
+        tracing::warn!(%error, "CAP_SYS_RESOURCE stays: disk quotas may not bind clients");
+    }
+    let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;
+    let runtime = super::runtime()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut node = run::start(config, metrics).await?;
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("SIGTERM"),
+            _ = interrupt.recv() => tracing::info!("SIGINT"),
+            () = node.failed() => anyhow::bail!("the listener ended"),
+        }
+        node.drain().await;
+        Ok(())
+    })?;
+    // A call on a dead disk cannot be cancelled; its thread must not hold up the exit.
+    runtime.shutdown_timeout(std::time::Duration::from_millis(500));
+    Ok(())
+}
+
+/// Every open file and connection is a descriptor; the default of 1,024 is for interactive programs.
+fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}

@@ -1,0 +1,14 @@
+//! Files as a client sees them: one name space over all exports, handles, attributes, permission.
+//!
+//! Owns: the pseudo file system, filehandles and their MAC, fsid indices, squashing. Never does: NFS state, sockets.
+//! Invariants: a handle that was not made here is BADHANDLE; nothing outside an export can be reached.
+
+pub mod attributes;
+pub mod export;
+pub mod handle;
+pub mod names;
+pub mod namespace;
+pub mod status;
+
+pub use export::{Caller, Export, ExportOptions, Squash};
+pub use namespace::{FileNode, Namespace, Node};

@@ -1,0 +1,325 @@
+//! One name space: a pseudo file system whose leaves are the exports' roots (RFC 8881 §7.3).
+
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
+
+use bytes::Bytes;
+use forebay_meta::{
+    Command, LocalStore, Reply, StoreError,
+    state::{FsidKey, Identity},
+};
+use forebay_proto::nfs4::{FileHandle, Status};
+use parking_lot::RwLock;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use super::{
+    Caller, Export,
+    handle::{HandleCodec, Parsed},
+};
+use crate::{
+    source::{Credentials, FileKind, SourceError, SourceFsid, local::LocalFile},
+    state::FileKey,
+};
+
+/// An object of an export.
+#[derive(Clone, Debug)]
+pub struct FileNode {
+    /// Which export.
+    pub export: Arc<Export>,
+    /// Index of its file system.
+    pub fsid: u32,
+    /// The object.
+    pub file: Arc<LocalFile>,
+}
+
+/// What a filehandle stands for.
+#[derive(Clone, Debug)]
+pub enum Node {
+    /// A directory of the pseudo file system: its place.
+    Pseudo(usize),
+    /// An object of an export.
+    File(FileNode),
+}
+
+/// A directory of the pseudo file system.
+#[derive(Debug)]
+pub struct PseudoDirectory {
+    /// Its own id, the same after every restart.
+    pub id: u64,
+    /// The directory above; the root has none.
+    pub parent: Option<usize>,
+    /// Names in it.
+    pub children: Vec<(Bytes, Child)>,
+}
+
+/// What a name in the pseudo file system stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Child {
+    /// Another directory.
+    Directory(usize),
+    /// The root of an export.
+    Export(usize),
+}
+
+/// Why exports do not make a name space.
+#[derive(Debug, thiserror::Error)]
+pub enum NamespaceError {
+    /// Names collide.
+    #[error("exports {0} and {1} cannot both be served: one is inside the other, or they have one name")]
+    Overlap(String, String),
+    /// The plane cannot keep an fsid.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+#[derive(Debug, Default)]
+struct FsidIndex {
+    by_source: HashMap<(usize, SourceFsid), u32>,
+    by_index: HashMap<u32, (usize, SourceFsid)>,
+}
+
+/// All exports under one root.
+#[derive(Debug)]
+pub struct Namespace {
+    exports: Vec<Arc<Export>>,
+    pseudo: Vec<PseudoDirectory>,
+    root_export: bool,
+    codec: HandleCodec,
+    plane: Arc<LocalStore>,
+    fsids: RwLock<FsidIndex>,
+    fsid_major: u64,
+}
+
+impl Namespace {
+    /// The name space of `exports`. File systems seen before get the indices they had.
+    pub fn new(exports: Vec<Export>, plane: Arc<LocalStore>, identity: &Identity) -> Result<Self, NamespaceError> {
+        let exports: Vec<_> = exports.into_iter().map(Arc::new).collect();
+        let root_export = exports.first().is_some_and(|export| export.name == "/");
+        let pseudo = build_pseudo(&exports)?;
+        let namespace = Self {
+            exports,
+            pseudo,
+            root_export,
+            codec: HandleCodec::new(&identity.handle_key),
+            plane,
+            fsids: RwLock::default(),
+            fsid_major: xxh3_64(identity.cluster.as_bytes()),
+        };
+        for place in 0..namespace.exports.len() {
+            namespace.learn_fsids(place)?;
+        }
+        Ok(namespace)
+    }
+
+    fn learn_fsids(&self, place: usize) -> Result<(), NamespaceError> {
+        let source = source_name(&self.exports[place]);
+        let known: Vec<_> = self.plane.read(|state| {
+            let mine = (1..).map_while(|index| state.fsids.key(index).map(|key| (index, key)));
+            mine.filter(|(_, key)| key.source == source).map(|(index, key)| (index, SourceFsid(key.fsid))).collect()
+        });
+        let mut fsids = self.fsids.write();
+        for (index, fsid) in known {
+            fsids.by_source.insert((place, fsid), index);
+            fsids.by_index.insert(index, (place, fsid));
+        }
+        Ok(())
+    }
+
+    /// `fsid.major` of everything here; `minor` is the index, 0 for the pseudo file system.
+    pub fn fsid_major(&self) -> u64 {
+        self.fsid_major
+    }
+
+    /// All exports.
+    pub fn exports(&self) -> &[Arc<Export>] {
+        &self.exports
+    }
+
+    /// A directory of the pseudo file system.
+    pub fn pseudo(&self, place: usize) -> &PseudoDirectory {
+        &self.pseudo[place]
+    }
+
+    /// What PUTROOTFH means.
+    pub fn root(&self) -> Result<Node, Status> {
+        if self.root_export { self.export_root(0) } else { Ok(Node::Pseudo(0)) }
+    }
+
+    /// The root of an export.
+    pub fn export_root(&self, place: usize) -> Result<Node, Status> {
+        let export = &self.exports[place];
+        self.node(export, export.source.root()).map(Node::File)
+    }
+
+    /// An object with the index of its file system, which is assigned at first sight.
+    pub fn node(&self, export: &Arc<Export>, file: Arc<LocalFile>) -> Result<FileNode, Status> {
+        let place = self.exports.iter().position(|known| Arc::ptr_eq(known, export)).ok_or(Status::ServerFault)?;
+        let key = (place, file.fsid());
+        let known = self.fsids.read().by_source.get(&key).copied();
+        let fsid = match known {
+            Some(index) => index,
+            None => self.assign(key, export)?,
+        };
+        Ok(FileNode { export: export.clone(), fsid, file })
+    }
+
+    fn assign(&self, key: (usize, SourceFsid), export: &Export) -> Result<u32, Status> {
+        let command = Command::AssignFsid(FsidKey::new(source_name(export), key.1.0));
+        match self.plane.propose(command) {
+            Ok(Reply::Fsid(index)) => {
+                let mut fsids = self.fsids.write();
+                fsids.by_source.insert(key, index);
+                fsids.by_index.insert(index, key);
+                Ok(index)
+            }
+            Ok(_) => Err(Status::ServerFault),
+            Err(error) => {
+                tracing::error!(%error, "a new file system cannot be remembered; clients are told to try again");
+                Err(Status::Delay)
+            }
+        }
+    }
+
+    /// The wire handle of a node.
+    pub fn handle(&self, node: &Node) -> Result<FileHandle, Status> {
+        let parsed = match node {
+            Node::Pseudo(place) => Parsed::Pseudo(self.pseudo[*place].id),
+            Node::File(node) => Parsed::Inline(node.fsid, *node.file.handle()),
+        };
+        self.codec.encode(&parsed).ok_or(Status::NotSupp)
+    }
+
+    /// What a wire handle stands for, if `address` may know.
+    pub fn resolve(&self, handle: &Bytes, address: IpAddr) -> Result<Node, Status> {
+        match self.codec.decode(handle)? {
+            Parsed::Pseudo(id) => {
+                let place = self.pseudo.iter().position(|directory| directory.id == id);
+                place.map(Node::Pseudo).ok_or(Status::Stale)
+            }
+            Parsed::Inline(index, handle) => {
+                let (place, fsid) = *self.fsids.read().by_index.get(&index).ok_or(Status::Stale)?;
+                let export = &self.exports[place];
+                if !export.admits(address) {
+                    return Err(Status::Access);
+                }
+                let file = export.source.resolve(fsid, &handle)?;
+                Ok(Node::File(FileNode { export: export.clone(), fsid: index, file }))
+            }
+        }
+    }
+
+    /// A name in a directory.
+    pub fn lookup(&self, node: &Node, name: &[u8], caller: &Caller) -> Result<Node, Status> {
+        match node {
+            Node::Pseudo(place) => {
+                let children = &self.pseudo[*place].children;
+                let child = children.iter().find(|(known, _)| known == name).map(|(_, child)| *child);
+                match child {
+                    Some(Child::Directory(place)) => Ok(Node::Pseudo(place)),
+                    Some(Child::Export(place)) if self.exports[place].admits(caller.address) => self.export_root(place),
+                    _ => Err(Status::NoEnt),
+                }
+            }
+            Node::File(node) => {
+                let file = node.export.source.lookup(&node.export.credentials(caller), &node.file, name)?;
+                self.node(&node.export, file).map(Node::File)
+            }
+        }
+    }
+
+    /// The directory above; NOENT at the root.
+    pub fn parent(&self, node: &Node, caller: &Caller) -> Result<Node, Status> {
+        match node {
+            Node::Pseudo(place) => self.pseudo[*place].parent.map(Node::Pseudo).ok_or(Status::NoEnt),
+            Node::File(node) => match node.export.source.parent(&node.export.credentials(caller), &node.file)? {
+                Some(file) => self.node(&node.export, file).map(Node::File),
+                None => self.above_export(&node.export),
+            },
+        }
+    }
+
+    fn above_export(&self, export: &Arc<Export>) -> Result<Node, Status> {
+        let holds = |child: &Child| matches!(child, Child::Export(place) if Arc::ptr_eq(&self.exports[*place], export));
+        let place = self.pseudo.iter().position(|directory| directory.children.iter().any(|(_, child)| holds(child)));
+        place.map(Node::Pseudo).filter(|_| !self.root_export).ok_or(Status::NoEnt)
+    }
+
+    /// The id of the pseudo directory that an export's root is mounted on.
+    pub fn mounted_on(&self, export: &Export) -> u64 {
+        xxh3_64(export.name.as_bytes())
+    }
+}
+
+impl FileNode {
+    /// What state knows the object by.
+    pub fn key(&self) -> FileKey {
+        let mut bytes = [0_u8; 4 + crate::source::SOURCE_HANDLE_MAX];
+        let handle = self.file.handle().as_bytes();
+        bytes[..4].copy_from_slice(&self.fsid.to_be_bytes());
+        bytes[4..4 + handle.len()].copy_from_slice(handle);
+        FileKey(xxh3_128(&bytes[..4 + handle.len()]))
+    }
+
+    /// The user that operations on this object are done as.
+    pub fn credentials(&self, caller: &Caller) -> Credentials {
+        self.export.credentials(caller)
+    }
+
+    /// Kind of object.
+    pub fn kind(&self) -> FileKind {
+        self.file.kind()
+    }
+
+    /// The object, if the source has it under this name.
+    pub fn child(&self, credentials: &Credentials, name: &[u8]) -> Result<Arc<LocalFile>, SourceError> {
+        self.export.source.lookup(credentials, &self.file, name)
+    }
+}
+
+fn source_name(export: &Export) -> String {
+    format!("{} {}", export.name, export.url)
+}
+
+fn build_pseudo(exports: &[Arc<Export>]) -> Result<Vec<PseudoDirectory>, NamespaceError> {
+    let mut pseudo = vec![PseudoDirectory { id: xxh3_64(b"/"), parent: None, children: Vec::new() }];
+    for (place, export) in exports.iter().enumerate() {
+        if export.name == "/" {
+            match exports {
+                [_] => continue,
+                [first, second, ..] => return Err(NamespaceError::Overlap(first.name.clone(), second.name.clone())),
+                [] => {}
+            }
+        }
+        let parts: Vec<_> = export.name.split('/').filter(|part| !part.is_empty()).collect();
+        let Some((last, directories)) = parts.split_last() else { continue };
+        let (mut here, mut path) = (0, String::new());
+        for part in directories {
+            path = format!("{path}/{part}");
+            here = match pseudo[here].children.iter().find(|(name, _)| *name == part.as_bytes()) {
+                Some((_, Child::Directory(next))) => *next,
+                Some((_, Child::Export(other))) => return Err(overlap(&exports[*other], export)),
+                None => {
+                    let next = pseudo.len();
+                    pseudo.push(PseudoDirectory {
+                        id: xxh3_64(path.as_bytes()),
+                        parent: Some(here),
+                        children: Vec::new(),
+                    });
+                    let name = Bytes::copy_from_slice(part.as_bytes());
+                    pseudo[here].children.push((name, Child::Directory(next)));
+                    next
+                }
+            };
+        }
+        if pseudo[here].children.iter().any(|(name, _)| *name == last.as_bytes()) {
+            let inside =
+                exports.iter().find(|other| !Arc::ptr_eq(other, export) && other.name.starts_with(&export.name));
+            return Err(overlap(export, inside.unwrap_or(export)));
+        }
+        pseudo[here].children.push((Bytes::copy_from_slice(last.as_bytes()), Child::Export(place)));
+    }
+    Ok(pseudo)
+}
+
+fn overlap(one: &Export, other: &Export) -> NamespaceError {
+    NamespaceError::Overlap(one.name.clone(), other.name.clone())
+}

@@ -1,0 +1,266 @@
+//! One connection: bytes in, calls run, bytes out.
+//!
+//! Owns: its socket and buffers. Never does: anything for another connection.
+//! Invariants: at most [`CALLS_IN_FLIGHT_MAX`] calls run and about [`REPLY_BYTES_MAX`] bytes of replies wait; beyond
+//! that nothing is read. A peer that stops in the middle of a record, or stops taking replies, is cut off.
+
+use std::{
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use forebay_proto::{
+    limits::RECORD_MAX,
+    rpc::{RecordReader, marker},
+    xdr::Encoded,
+};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use super::compound::{self, Outcome};
+use crate::server::Server;
+
+/// Calls of one connection that run at once: as many as a session has slots.
+const CALLS_IN_FLIGHT_MAX: usize = 128;
+/// Replies that wait to be sent: two full READs ahead of the one being sent.
+const REPLY_BYTES_MAX: usize = 3 << 20;
+/// What is read at once when nothing larger is known to come.
+const READ_BYTES: usize = 64 << 10;
+/// Slices given to one `writev`.
+const SLICES_MAX: usize = 64;
+/// How often a connection looks whether its peer still moves.
+const WATCH: Duration = Duration::from_secs(15);
+/// A peer that moves nothing for this long although something is half done is cut off.
+const STALL_MAX: Duration = Duration::from_secs(60);
+
+type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
+
+/// Serves a connection until its peer goes, misbehaves, or `drain` is cancelled and all calls are answered.
+pub async fn serve(server: Arc<Server>, stream: TcpStream, peer: std::net::SocketAddr, drain: CancellationToken) {
+    server.metrics.connections.increment(1.0);
+    let mut connection = Connection {
+        server: &server,
+        peer,
+        stream,
+        input: BytesMut::new(),
+        records: RecordReader::new(RECORD_MAX),
+        running: FuturesUnordered::new(),
+        output: Output::default(),
+        moved: Instant::now(),
+        eof: false,
+        told_version: false,
+    };
+    if let Err(error) = connection.run(&drain).await {
+        tracing::debug!(%peer, %error, "connection closed");
+        if error.kind() == io::ErrorKind::InvalidData {
+            server.metrics.connections_refused.increment(1);
+        }
+    }
+    drop(connection);
+    server.metrics.connections.decrement(1.0);
+}
+
+struct Connection<'a> {
+    server: &'a Arc<Server>,
+    peer: std::net::SocketAddr,
+    stream: TcpStream,
+    input: BytesMut,
+    records: RecordReader,
+    running: FuturesUnordered<Running<'a>>,
+    output: Output,
+    moved: Instant,
+    eof: bool,
+    told_version: bool,
+}
+
+impl Connection<'_> {
+    async fn run(&mut self, drain: &CancellationToken) -> io::Result<()> {
+        let mut watch = tokio::time::interval_at(tokio::time::Instant::now() + WATCH, WATCH);
+        let mut draining = false;
+        loop {
+            self.calls().await?;
+            self.send()?;
+            let idle = self.running.is_empty() && self.output.is_empty();
+            if idle && (draining || self.eof) {
+                return Ok(());
+            }
+            let may_read = !draining && !self.eof && self.has_room();
+            tokio::select! {
+                Some(outcome) = self.running.next(), if !self.running.is_empty() => self.take(outcome)?,
+                ready = self.stream.readable(), if may_read => { ready?; self.receive()?; }
+                ready = self.stream.writable(), if !self.output.is_empty() => ready?,
+                () = drain.cancelled(), if !draining => draining = true,
+                _ = watch.tick() => self.watch()?,
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.running.len() < CALLS_IN_FLIGHT_MAX && self.output.bytes < REPLY_BYTES_MAX
+    }
+
+    /// Reads what is there, once: a fast sender must not keep us from answering.
+    fn receive(&mut self) -> io::Result<()> {
+        self.input.reserve(self.records.missing(&self.input).max(READ_BYTES));
+        match self.stream.try_read_buf(&mut self.input) {
+            Ok(0) => self.eof = true,
+            Ok(count) => {
+                self.server.metrics.received_bytes.increment(count as u64);
+                self.moved = Instant::now();
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Runs the calls that are there. One that needs not wait is answered on the spot, without a task of its own.
+    async fn calls(&mut self) -> io::Result<()> {
+        let mut arrived = None;
+        while self.has_room() {
+            let Some(record) = self.records.next_record(&mut self.input).map_err(invalid)? else { break };
+            let arrived = *arrived.get_or_insert_with(Instant::now);
+            self.server.metrics.queued(arrived.elapsed());
+            let server = self.server;
+            let mut call: Running<'_> = Box::pin(compound::answer(server, self.peer.ip(), record));
+            match poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await {
+                Poll::Ready(outcome) => self.take(outcome)?,
+                Poll::Pending => self.running.push(call),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, outcome: Outcome) -> io::Result<()> {
+        match outcome {
+            Outcome::Reply(reply) => self.output.push(reply),
+            Outcome::WrongVersion(reply, version) => {
+                self.server.metrics.wrong_version.increment(1);
+                if !std::mem::replace(&mut self.told_version, true) {
+                    let (peer, version) = (self.peer, version_name(version));
+                    tracing::warn!(%peer, %version, "client refused: mount with vers=4.1 or 4.2");
+                }
+                self.output.push(reply);
+            }
+            Outcome::Close => return Err(invalid("not an RPC call")),
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let used = self.output.slices(&mut slices);
+            match self.stream.try_write_vectored(&slices[..used]) {
+                Ok(count) => {
+                    self.server.metrics.sent_bytes.increment(count as u64);
+                    self.output.sent(count);
+                    self.moved = Instant::now();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self) -> io::Result<()> {
+        let half_done = !self.input.is_empty() || !self.output.is_empty();
+        if half_done && self.running.is_empty() && self.moved.elapsed() > STALL_MAX {
+            return Err(invalid("peer stopped in the middle of a record"));
+        }
+        // Hundreds of clients with sixteen connections each are mostly silent: they need no buffer then.
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+        }
+        Ok(())
+    }
+}
+
+fn version_name(version: u32) -> String {
+    match version {
+        0 => "NFSv4.0".into(),
+        2 | 3 => format!("NFSv{version}"),
+        other => format!("version {other}"),
+    }
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// Replies on their way out.
+#[derive(Debug, Default)]
+struct Output {
+    slices: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Output {
+    fn is_empty(&self) -> bool {
+        self.slices.is_empty()
+    }
+
+    fn push(&mut self, reply: Encoded) {
+        self.bytes += reply.len() + 4;
+        self.slices.push_back(Bytes::copy_from_slice(&marker(reply.len())));
+        self.slices.extend(reply.into_segments().into_iter().filter(|segment| !segment.is_empty()));
+    }
+
+    fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
+        let pairs = into.iter_mut().zip(&self.slices);
+        pairs.map(|(slot, slice)| *slot = IoSlice::new(slice)).count()
+    }
+
+    fn sent(&mut self, mut count: usize) {
+        self.bytes -= count;
+        while count > 0 {
+            let Some(first) = self.slices.front_mut() else { return };
+            if count < first.len() {
+                first.advance(count);
+                return;
+            }
+            count -= first.len();
+            self.slices.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_proto::xdr::Writer;
+
+    #[test]
+    fn output_goes_out_in_order_however_it_is_cut() {
+        for step in 1..40 {
+            let mut output = Output::default();
+            let mut expected = Vec::new();
+            for length in [0_u8, 1, 7, 30] {
+                let mut writer = Writer::new();
+                writer.raw(&vec![length; usize::from(length)]);
+                let reply = writer.finish();
+                expected.extend_from_slice(&marker(reply.len()));
+                expected.extend_from_slice(&reply.to_bytes());
+                output.push(reply);
+            }
+            assert_eq!(output.bytes, expected.len());
+            let mut sent = Vec::new();
+            while !output.is_empty() {
+                let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+                let used = output.slices(&mut slices);
+                let all: Vec<u8> = slices[..used].iter().flat_map(|slice| slice.to_vec()).take(step).collect();
+                output.sent(all.len());
+                sent.extend(all);
+            }
+            assert_eq!((sent, output.bytes), (expected, 0), "step {step}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! CREATE_SESSION (RFC 8881 §18.36).
+
+use std::sync::Arc;
+
+use forebay_meta::Command;
+use forebay_proto::nfs4::{
+    Status, create_session,
+    ops::create_session::{CreateSessionArgs, CreateSessionOk},
+};
+
+use super::Context;
+use crate::state::{
+    clients::SessionRequest,
+    sessions::{Session, negotiate},
+};
+
+pub fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSessionOk, Status> {
+    let known = create_session::PERSIST | create_session::CONN_BACK_CHAN | create_session::CONN_RDMA;
+    let server = cx.server;
+    let judged = server.clients.lock().judge_session(args, cx.principal())?;
+    let record = match judged {
+        SessionRequest::Replay(reply) => return Ok(reply),
+        SessionRequest::New(record) => record,
+    };
+    if args.flags & !known != 0 {
+        return Err(Status::Inval);
+    }
+    let (fore, back) = negotiate(args, server.channel_limits())?;
+    if let Some(record) = record {
+        // On disk before the client is told: after a crash in between it may reclaim.
+        server.plane.propose(Command::RecordClient(record)).map_err(|error| {
+            tracing::error!(%error, "a client cannot be recorded; it is told to try again");
+            Status::Delay
+        })?;
+    }
+    let reply = CreateSessionOk {
+        session: server.fresh_session(args.clientid),
+        sequence: args.sequence,
+        flags: args.flags & create_session::CONN_BACK_CHAN,
+        fore: fore.clone(),
+        back,
+    };
+    let added = server.clients.lock().add_session(&reply, args.clientid, server.now())?;
+    if let Some(replaced) = added.replaced {
+        server.free_client(replaced);
+    }
+    server.sessions.insert(Arc::new(Session::new(reply.session, added.client, fore, args.callback_program)));
+    Ok(reply)
+}

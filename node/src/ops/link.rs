@@ -1,0 +1,25 @@
+//! LINK (RFC 8881 §18.9).
+
+use forebay_proto::nfs4::{ChangeInfo, Status, ops::link::LinkArgs};
+
+use super::{Context, with_change};
+use crate::{
+    files::{Node, names},
+    source::FileKind,
+};
+
+pub fn run(cx: &Context<'_>, args: &LinkArgs) -> Result<ChangeInfo, Status> {
+    let name = names::new(&args.name)?;
+    let directory = cx.directory_to_change()?;
+    let Node::File(node) = cx.saved()? else { return Err(Status::IsDir) };
+    if node.kind() == FileKind::Directory {
+        return Err(Status::IsDir);
+    }
+    if !std::sync::Arc::ptr_eq(&node.export, &directory.export) || node.fsid != directory.fsid {
+        return Err(Status::Xdev);
+    }
+    let source = &directory.export.source;
+    let credentials = cx.credentials(directory);
+    let link = || source.link(&credentials, &node.file, &directory.file, name).map_err(Status::from);
+    with_change(directory, link).map(|((), change)| change)
+}

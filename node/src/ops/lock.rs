@@ -1,0 +1,75 @@
+//! LOCK (RFC 8881 §18.10).
+
+use forebay_proto::nfs4::{
+    LimitedOpaque, LockType, StateOwner, Stateid, Status,
+    ops::lock::{LockArgs, LockDenied, LockReply, Locker},
+};
+
+use super::{Context, regular};
+use crate::state::{
+    files::{Conflict, Denied},
+    locks::{Held, LockOwner, Range},
+    recovery,
+};
+
+pub fn run(cx: &mut Context<'_>, args: &LockArgs) -> LockReply<Stateid> {
+    match lock(cx, args) {
+        Ok(stateid) => {
+            cx.set_stateid(stateid);
+            LockReply::Ok(stateid)
+        }
+        Err(Refused::Held(held)) => LockReply::Denied(denied(&held)),
+        Err(Refused::Status(status)) => LockReply::Err(status),
+    }
+}
+
+/// Why there is no lock.
+enum Refused {
+    Held(Held),
+    Status(Status),
+}
+
+impl From<Status> for Refused {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+/// What DENIED says of the lock in the way.
+pub fn denied(held: &Held) -> LockDenied {
+    let owner = StateOwner {
+        clientid: held.owner.client,
+        owner: LimitedOpaque::new(held.owner.owner.clone()).expect("it came in under the same bound"),
+    };
+    let kind = if held.write { LockType::Write } else { LockType::Read };
+    LockDenied { offset: held.range.first, length: held.range.wire_length(), kind, owner }
+}
+
+fn lock(cx: &mut Context<'_>, args: &LockArgs) -> Result<Stateid, Refused> {
+    let range = Range::from_wire(args.offset, args.length)?;
+    let key = regular(cx.file()?)?.key();
+    let client = cx.client()?.clone();
+    recovery::judge(&client, args.reclaim, cx.server.in_grace())?;
+    let write = args.kind.is_write();
+    loop {
+        let result = match &args.locker {
+            Locker::New(new) => {
+                let open = cx.real_stateid(&new.open_stateid)?;
+                let owner = LockOwner { client: client.id, owner: new.lock_owner.owner.as_bytes().clone() };
+                cx.server.files.of(key).lock_new(key, &open, owner, range, write)
+            }
+            Locker::Existing(existing) => {
+                let stateid = cx.real_stateid(&existing.lock_stateid)?;
+                cx.server.files.of(key).lock_more(key, client.id, &stateid, range, write)
+            }
+        };
+        match result {
+            Ok(stateid) => return Ok(stateid),
+            Err(Conflict::Status(status)) => return Err(status.into()),
+            Err(Conflict::Held(holder, Denied::Lock(held))) => {
+                cx.server.conflict(holder, Status::Denied).map_err(|_| Refused::Held(held))?;
+            }
+            Err(Conflict::Held(_, Denied::Share)) => return Err(Status::ServerFault.into()),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What each operation does: one file an operation, named by the RFC's word.
+//!
+//! Owns: the context of a COMPOUND and what several operations share. Never does: the order of operations, slots,
+//! sizes; those are `front::compound`'s.
+#![allow(missing_docs, reason = "an operation's `run` is what its file says")]
+
+pub mod access;
+pub mod allocate;
+mod buffers;
+pub mod close;
+pub mod commit;
+pub mod copy;
+pub mod create;
+pub mod create_session;
+pub mod exchange_id;
+pub mod getattr;
+pub mod getfh;
+pub mod io_advise;
+mod kept;
+pub mod link;
+pub mod lock;
+pub mod lockt;
+pub mod locku;
+pub mod lookup;
+pub mod open;
+pub mod open_downgrade;
+pub mod putfh;
+pub mod read;
+pub mod read_plus;
+pub mod readdir;
+pub mod readlink;
+pub mod remove;
+pub mod rename;
+pub mod secinfo;
+pub mod seek;
+pub mod session;
+pub mod setattr;
+pub mod stateids;
+pub mod verify;
+pub mod write;
+pub mod xattr;
+
+mod context;
+
+use forebay_proto::nfs4::{ChangeInfo, Stateid, Status, open as share};
+
+pub use context::Context;
+
+use crate::{
+    files::{FileNode, Node},
+    source::FileKind,
+};
+
+/// On what grounds a call may touch a file's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Authority {
+    /// An open of the same user.
+    Open,
+    /// The file's permissions.
+    Permission,
+}
+
+/// Runs what may wait for a disk where nobody else waits with it.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
+        tracing::error!(%error, "a blocking operation did not come back");
+        Status::ServerFault
+    })
+}
+
+/// Runs a change and tells an object's change attribute before and after. Never atomic: others may change it as well.
+pub(crate) fn with_change<T>(
+    node: &FileNode,
+    change: impl FnOnce() -> Result<T, Status>,
+) -> Result<(T, ChangeInfo), Status> {
+    let source = &node.export.source;
+    let before = source.attributes(&node.file)?.change;
+    let done = change()?;
+    // The change is made: that its effect cannot be read must not turn it into a failure.
+    let after = source.attributes(&node.file).map_or(before.wrapping_add(1), |told| told.change);
+    Ok((done, ChangeInfo { atomic: false, before, after }))
+}
+
+/// The node, if it is a regular file (RFC 8881 §18.22.3 names the errors).
+pub(crate) fn regular(node: &FileNode) -> Result<&FileNode, Status> {
+    match node.kind() {
+        FileKind::Regular => Ok(node),
+        FileKind::Directory => Err(Status::IsDir),
+        FileKind::Symlink => Err(Status::Symlink),
+        _ => Err(Status::WrongType),
+    }
+}
+
+/// The node, if names can be looked up in it (RFC 8881 §18.13.3 names the errors).
+pub(crate) fn directory_of(node: &Node) -> Result<&Node, Status> {
+    match node {
+        Node::File(file) if file.kind() == FileKind::Symlink => Err(Status::Symlink),
+        Node::File(file) if file.kind() != FileKind::Directory => Err(Status::NotDir),
+        _ => Ok(node),
+    }
+}
+
+/// Whether data may be read or written: by an open, or without one by the file's permissions (RFC 8881 §8.2.5, §9.1.2).
+pub(crate) fn authorize(
+    cx: &Context<'_>,
+    node: &FileNode,
+    stateid: &Stateid,
+    access: u32,
+) -> Result<Authority, Status> {
+    let stateid = cx.stateid(stateid)?;
+    let key = node.key();
+    if stateid == Stateid::ANONYMOUS || stateid == Stateid::READ_BYPASS {
+        let bypass = stateid == Stateid::READ_BYPASS && access == share::ACCESS_READ;
+        while let Some(holder) = cx.server.files.of(key).denied(key, access).filter(|_| !bypass) {
+            cx.server.conflict(holder, Status::Locked)?;
+        }
+        return by_permission(cx, node, access);
+    }
+    let granted = cx.server.files.of(key).granted(key, cx.client()?.id, &stateid)?;
+    let covered = granted.access & access != 0;
+    if !covered && access == share::ACCESS_WRITE {
+        return Err(Status::OpenMode);
+    }
+    // A client may read to fill a page that it was only allowed to write: then the permissions decide.
+    if covered && granted.uid == cx.uid(node) { Ok(Authority::Open) } else { by_permission(cx, node, access) }
+}
+
+fn by_permission(cx: &Context<'_>, node: &FileNode, access: u32) -> Result<Authority, Status> {
+    let source = &node.export.source;
+    let credentials = cx.credentials(node);
+    let may = source.access(&credentials, &node.file)?;
+    let wanted = if access == share::ACCESS_READ { may.read || may.execute } else { may.write };
+    // The owner's own descriptor may be older than the mode it has now.
+    if wanted || source.attributes(&node.file)?.uid == credentials.uid {
+        Ok(Authority::Permission)
+    } else {
+        Err(Status::Access)
+    }
+}

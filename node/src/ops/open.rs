@@ -1,0 +1,199 @@
+//! OPEN (RFC 8881 §18.16).
+
+use forebay_proto::nfs4::{
+    Attr, Attributes, Bitmap, ChangeInfo, Fattr, Stateid, Status, Verifier, open,
+    ops::open::{CreateHow, NoDelegation, OpenArgs, OpenClaim, OpenDelegation, OpenHow, OpenOk},
+};
+
+use super::{Context, blocking, regular, with_change};
+use crate::{
+    files::{FileNode, Node, attributes, names},
+    source::{Credentials, SetAttributes, SetTime, Time},
+    state::{
+        files::{Conflict, OpenRequest},
+        recovery,
+    },
+};
+
+/// Tries to get an open past clients whose leases are over: each try frees one.
+const EXPIRY_TRIES: usize = 64;
+
+/// A file found or made, and what that changed.
+struct Found {
+    node: FileNode,
+    created: bool,
+    change: ChangeInfo,
+    attributes_set: Bitmap,
+    truncate: bool,
+}
+
+pub async fn run(cx: &mut Context<'_>, args: OpenArgs) -> Result<OpenOk, Status> {
+    let access = args.share_access & 3;
+    let known = open::ACCESS_BOTH
+        | open::WANT_DELEG_MASK
+        | open::WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL
+        | open::WANT_PUSH_DELEG_WHEN_UNCONTENDED;
+    if access == 0 || args.share_access & !known != 0 || args.share_deny > 3 {
+        return Err(Status::Inval);
+    }
+    let client = cx.client()?.clone();
+    let reclaim = matches!(args.claim, OpenClaim::Previous(_));
+    recovery::judge(&client, reclaim, cx.server.in_grace())?;
+    let found = find(cx, &args)?;
+    let node = &found.node;
+    if access & open::ACCESS_WRITE != 0 {
+        node.export.writable()?;
+    }
+    let credentials = cx.credentials(node);
+    if !found.created && !reclaim {
+        permit(node, &credentials, access)?;
+    }
+    let owner = args.owner.owner.as_bytes().clone();
+    let request = OpenRequest { client: client.id, owner, access, deny: args.share_deny, uid: credentials.uid };
+    let stateid = reserve(cx, node, request)?;
+    if found.truncate {
+        let truncate = SetAttributes { size: Some(0), ..SetAttributes::default() };
+        let (node, by) = (node.clone(), credentials.clone());
+        let done = blocking(move || node.export.source.set_attributes(&by, &node.file, &truncate, true)).await?;
+        if let Err(error) = done {
+            // Only what this OPEN opened is taken back: an open the owner had before stays.
+            let key = found.node.key();
+            if stateid.seqid == 1 {
+                cx.server.files.of(key).close(key, client.id, &stateid)?;
+            }
+            return Err(error.into());
+        }
+    }
+    let (change, attributes_set) = (found.change, found.attributes_set);
+    cx.set_current(Node::File(found.node));
+    cx.set_stateid(stateid);
+    let flags = open::RESULT_LOCKTYPE_POSIX | open::RESULT_PRESERVE_UNLINKED;
+    Ok(OpenOk { stateid, change, flags, attributes_set, delegation: no_delegation(args.share_access) })
+}
+
+/// There are no delegations yet; a client that said what it wants is told why (RFC 8881 §18.16.3).
+fn no_delegation(share_access: u32) -> OpenDelegation {
+    match share_access & open::WANT_DELEG_MASK {
+        0 => OpenDelegation::None,
+        open::WANT_NO_DELEG => OpenDelegation::NoneExtended(NoDelegation::NotWanted),
+        open::WANT_CANCEL => OpenDelegation::NoneExtended(NoDelegation::Cancelled),
+        _ => OpenDelegation::NoneExtended(NoDelegation::Resource(false)),
+    }
+}
+
+fn reserve(cx: &Context<'_>, node: &FileNode, request: OpenRequest) -> Result<Stateid, Status> {
+    let key = node.key();
+    for _ in 0..EXPIRY_TRIES {
+        let result = cx.server.files.of(key).open(key, request.clone());
+        match result {
+            Ok(stateid) => return Ok(stateid),
+            Err(Conflict::Status(status)) => return Err(status),
+            Err(Conflict::Held(holder, _)) => cx.server.conflict(holder, Status::ShareDenied)?,
+        }
+    }
+    Err(Status::Delay)
+}
+
+/// As with open(2), but that a program that may only be run may be read: the client must load it.
+fn permit(node: &FileNode, credentials: &Credentials, access: u32) -> Result<(), Status> {
+    let may = node.export.source.access(credentials, &node.file)?;
+    let read = access & open::ACCESS_READ == 0 || may.read || (may.execute && access == open::ACCESS_READ);
+    let write = access & open::ACCESS_WRITE == 0 || may.write;
+    if read && write { Ok(()) } else { Err(Status::Access) }
+}
+
+fn find(cx: &Context<'_>, args: &OpenArgs) -> Result<Found, Status> {
+    match &args.claim {
+        OpenClaim::Null(name) => {
+            let name = names::existing(name)?;
+            match &args.how {
+                OpenHow::NoCreate => by_name(cx, name),
+                OpenHow::Create(how) => create(cx, names::new(name)?, how),
+            }
+        }
+        OpenClaim::FileHandle | OpenClaim::Previous(_) => {
+            if args.how != OpenHow::NoCreate {
+                return Err(Status::Inval);
+            }
+            let node = regular(cx.file()?)?.clone();
+            Ok(unchanged(node, ChangeInfo::default()))
+        }
+        // No delegation was ever given, so there is none to claim.
+        OpenClaim::DelegateCurrent(_) | OpenClaim::DelegateCurrentFileHandle(_) => Err(Status::BadStateid),
+        OpenClaim::DelegatePrevious(_) | OpenClaim::DelegatePreviousFileHandle => Err(Status::ReclaimBad),
+    }
+}
+
+fn unchanged(node: FileNode, change: ChangeInfo) -> Found {
+    Found { node, created: false, change, attributes_set: Bitmap::EMPTY, truncate: false }
+}
+
+fn by_name(cx: &Context<'_>, name: &[u8]) -> Result<Found, Status> {
+    let directory = cx.directory()?;
+    let found =
+        cx.server.namespace.lookup(directory, name, cx.caller).map_err(|status| names::missing(name, status))?;
+    let Node::File(node) = found else { return Err(Status::IsDir) };
+    let node = regular(&node)?.clone();
+    let now = match directory {
+        Node::File(directory) => directory.export.source.attributes(&directory.file)?.change,
+        Node::Pseudo(_) => 0,
+    };
+    Ok(unchanged(node, ChangeInfo { atomic: false, before: now, after: now }))
+}
+
+fn create(cx: &Context<'_>, name: &[u8], how: &CreateHow) -> Result<Found, Status> {
+    let directory = cx.directory_to_change()?;
+    let (fattr, verifier) = match how {
+        CreateHow::Unchecked(fattr) | CreateHow::Guarded(fattr) => (fattr.clone(), None),
+        CreateHow::Exclusive(verifier) => (Fattr::default(), Some(*verifier)),
+        CreateHow::Exclusive41(exclusive) => (exclusive.attributes.clone(), Some(exclusive.verifier)),
+    };
+    let wanted = Attributes::from_fattr(&fattr)?;
+    let mut set = attributes::to_set(&wanted, || Ok(0))?;
+    let mut attributes_set = attributes::set_mask(&wanted);
+    if let Some(verifier) = verifier {
+        if set.accessed.is_some() || set.modified.is_some() {
+            return Err(Status::Inval);
+        }
+        let (accessed, modified) = verifier_times(&verifier);
+        (set.accessed, set.modified) = (Some(SetTime::To(accessed)), Some(SetTime::To(modified)));
+        // The client sees that the times hold its verifier, and sets them right after.
+        attributes_set.insert(Attr::TimeAccess);
+        attributes_set.insert(Attr::TimeModify);
+    }
+    let credentials = cx.credentials(directory);
+    let mode = set.mode.unwrap_or(0o600);
+    let guarded = matches!(how, CreateHow::Guarded(_));
+    let source = &directory.export.source;
+    let make = || source.create(&credentials, &directory.file, name, mode, guarded, &set).map_err(Status::from);
+    let ((file, created), change) = with_change(directory, make)?;
+    let node = cx.server.namespace.node(&directory.export, file)?;
+    regular(&node)?;
+    if created {
+        return Ok(Found { node, created, change, attributes_set, truncate: false });
+    }
+    match verifier {
+        None => {
+            let truncate = set.size == Some(0);
+            let attributes_set = if truncate { Bitmap::of(&[Attr::Size]) } else { Bitmap::EMPTY };
+            Ok(Found { attributes_set, truncate, ..unchanged(node, change) })
+        }
+        Some(verifier) => {
+            let told = source.attributes(&node.file)?;
+            // The same request again, its reply lost: the file this very client made (RFC 8881 §18.16.3).
+            if (told.accessed, told.modified) != verifier_times(&verifier) || told.size != set.size.unwrap_or(0) {
+                return Err(Status::Exist);
+            }
+            Ok(Found { node, created: true, change, attributes_set, truncate: false })
+        }
+    }
+}
+
+/// Where the verifier of an exclusive create is kept: on disk in the file's times, so that it outlives us. Whole
+/// seconds below 2³¹, which every file system can hold.
+fn verifier_times(verifier: &Verifier) -> (Time, Time) {
+    let [a, b, c, d, e, f, g, h] = *verifier;
+    let seconds = |bytes| i64::from(u32::from_be_bytes(bytes) & 0x7fff_ffff);
+    let time = |bytes| Time { seconds: seconds(bytes), nanoseconds: 0 };
+    (time([a, b, c, d]), time([e, f, g, h]))
+}

@@ -1,0 +1,141 @@
+//! READDIR (RFC 8881 §18.23).
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use forebay_proto::nfs4::{
+    Attr, Attributes, Bitmap, Component, Fattr, Status, Verifier,
+    ops::readdir::{Entry, ReadDirArgs, ReadDirOk},
+};
+
+use super::Context;
+use crate::{
+    files::{FileNode, Node, attributes, namespace::Child},
+    source::{DirectoryEntry, SourceError, local::LocalFile},
+};
+
+/// Cookies are the source's own and stay valid over changes, so the verifier never changes either.
+const VERIFIER: Verifier = *b"forebay1";
+
+/// Bytes of a reply around its entries: verifier, end of list, eof.
+const FRAME: usize = 16;
+
+/// Entries of one reply at most: bounds the time one call takes.
+const ENTRIES_MAX: usize = 8192;
+
+pub fn run(cx: &Context<'_>, args: &ReadDirArgs) -> Result<ReadDirOk, Status> {
+    if matches!(args.cookie, 1 | 2) {
+        return Err(Status::BadCookie);
+    }
+    if args.cookie != 0 && args.verifier != VERIFIER {
+        return Err(Status::NotSame);
+    }
+    let write_only = Bitmap::of(&[Attr::TimeAccessSet, Attr::TimeModifySet]);
+    if !args.attributes.intersection(&write_only).is_empty() {
+        return Err(Status::Inval);
+    }
+    let room = args.max_count.min(cx.payload_room()) as usize;
+    let mut listing = Listing {
+        cx,
+        mask: args.attributes.intersection(&attributes::READABLE),
+        room: room.checked_sub(FRAME).ok_or(Status::TooSmall)?,
+        entries: Vec::new(),
+        failed: None,
+    };
+    let end = match cx.directory()? {
+        Node::Pseudo(place) => listing.pseudo(*place, args.cookie),
+        Node::File(node) => listing.source(node, args.cookie)?,
+    };
+    if let Some(status) = listing.failed {
+        return Err(status);
+    }
+    if listing.entries.is_empty() && !end {
+        return Err(Status::TooSmall);
+    }
+    Ok(ReadDirOk { verifier: VERIFIER, entries: listing.entries, eof: end })
+}
+
+struct Listing<'a, 'b> {
+    cx: &'a Context<'b>,
+    mask: Bitmap,
+    room: usize,
+    entries: Vec<Entry>,
+    failed: Option<Status>,
+}
+
+impl Listing<'_, '_> {
+    /// Adds an entry; `Break` if it does not fit.
+    fn push(&mut self, cookie: u64, name: Bytes, attributes: Fattr) -> ControlFlow<()> {
+        let Some(name) = Component::new(name) else { return ControlFlow::Continue(()) };
+        // Following flag, cookie, name, bitmap, values: each padded to four bytes.
+        let bitmap = 4 + attributes.mask.encoded_words() * 4;
+        let size = 4 + 8 + 4 + name.len().next_multiple_of(4) + bitmap + 4 + attributes.values.len();
+        let Some(left) = self.room.checked_sub(size) else { return ControlFlow::Break(()) };
+        self.room = left;
+        self.entries.push(Entry { cookie, name, attributes });
+        ControlFlow::Continue(())
+    }
+
+    fn pseudo(&mut self, place: usize, cookie: u64) -> bool {
+        let namespace = &self.cx.server.namespace;
+        let children = &namespace.pseudo(place).children;
+        for (index, (name, child)) in children.iter().enumerate() {
+            let own_cookie = index as u64 + 3;
+            let visible = match child {
+                Child::Directory(_) => true,
+                Child::Export(export) => namespace.exports()[*export].admits(self.cx.caller.address),
+            };
+            if own_cookie <= cookie || !visible {
+                continue;
+            }
+            let node = match child {
+                Child::Directory(place) => Ok(Node::Pseudo(*place)),
+                Child::Export(export) => namespace.export_root(*export),
+            };
+            if self.entry(own_cookie, name.clone(), node).is_break() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn source(&mut self, node: &FileNode, cookie: u64) -> Result<bool, Status> {
+        let namespace = &self.cx.server.namespace;
+        let source = &node.export.source;
+        let credentials = self.cx.credentials(node);
+        let want_files = !self.mask.is_subset_of(&attributes::FROM_DIRECTORY);
+        let mut sink = |entry: DirectoryEntry<std::sync::Arc<LocalFile>>| match entry.file {
+            None => self.push(entry.cookie, entry.name, plain(&self.mask)),
+            // It was removed while we listed: as if it had never been there.
+            Some(Err(SourceError::Stale | SourceError::Errno(libc::ENOENT))) => ControlFlow::Continue(()),
+            Some(Err(error)) => self.entry(entry.cookie, entry.name, Err(error.into())),
+            Some(Ok(file)) => {
+                let found = namespace.node(&node.export, file).map(Node::File);
+                self.entry(entry.cookie, entry.name, found)
+            }
+        };
+        Ok(source.read_directory(&credentials, &node.file, cookie, ENTRIES_MAX, want_files, &mut sink)?)
+    }
+
+    fn entry(&mut self, cookie: u64, name: Bytes, node: Result<Node, Status>) -> ControlFlow<()> {
+        let server = self.cx.server;
+        let told =
+            node.and_then(|node| attributes::of_node(&server.namespace, &node, &self.mask, server.lease_seconds()));
+        match told {
+            Ok(told) => self.push(cookie, name, told.to_fattr(&self.mask)),
+            Err(Status::Stale) => ControlFlow::Continue(()),
+            Err(status) if self.mask.has(Attr::RdattrError) => {
+                let told = Attributes { rdattr_error: Some(status), ..Attributes::default() };
+                self.push(cookie, name, told.to_fattr(&self.mask))
+            }
+            Err(status) => {
+                self.failed = Some(status);
+                ControlFlow::Break(())
+            }
+        }
+    }
+}
+
+fn plain(mask: &Bitmap) -> Fattr {
+    Attributes { rdattr_error: Some(Status::Ok), ..Attributes::default() }.to_fattr(mask)
+}

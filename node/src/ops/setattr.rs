@@ -1,0 +1,38 @@
+//! SETATTR (RFC 8881 §18.30).
+
+use forebay_proto::nfs4::{
+    Attributes, Bitmap, Status, open,
+    ops::setattr::{SetAttrArgs, SetAttrReply},
+};
+
+use super::{Authority, Context, authorize, blocking, regular};
+use crate::files::{Node, attributes};
+
+pub async fn run(cx: &Context<'_>, args: &SetAttrArgs) -> SetAttrReply {
+    match set(cx, args).await {
+        Ok(attributes_set) => SetAttrReply { status: Status::Ok, attributes_set },
+        Err(status) => SetAttrReply { status, attributes_set: Bitmap::EMPTY },
+    }
+}
+
+async fn set(cx: &Context<'_>, args: &SetAttrArgs) -> Result<Bitmap, Status> {
+    let Node::File(node) = cx.current()? else { return Err(Status::Rofs) };
+    node.export.writable()?;
+    let wanted = Attributes::from_fattr(&args.attributes)?;
+    let mode = || node.export.source.attributes(&node.file).map(|told| told.mode).map_err(Status::from);
+    let set = attributes::to_set(&wanted, mode)?;
+    let mut by_open = false;
+    if set.size.is_some() {
+        regular(node)?;
+        by_open = authorize(cx, node, &args.stateid, open::ACCESS_WRITE)? == Authority::Open;
+    }
+    let (node, credentials) = (node.clone(), cx.credentials(node));
+    let apply = move || node.export.source.set_attributes(&credentials, &node.file, &set, by_open);
+    // Cutting a large file frees many blocks; the rest is quick.
+    if wanted.size.is_some() {
+        blocking(apply).await??
+    } else {
+        apply()?
+    }
+    Ok(attributes::set_mask(&wanted))
+}

@@ -1,0 +1,115 @@
+//! Starts the parts of a node and stops them: one cancellation down, one join up.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use forebay_meta::{LocalStore, state::Identity};
+use tokio::net::TcpListener;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    admin::{self, AdminState, metrics::NfsMetrics},
+    config::Config,
+    files::Export,
+    front::listener,
+    server::{Server, ServerOptions},
+    source::local::{LocalOptions, LocalSource},
+};
+
+/// How often leases and grace are looked at.
+const TICK: Duration = Duration::from_secs(2);
+
+/// A node that serves.
+#[derive(Debug)]
+pub struct Node {
+    /// Where NFS is served.
+    pub nfs: SocketAddr,
+    /// Where health and metrics are served.
+    pub admin: SocketAddr,
+    /// The server, for those in the same process.
+    pub server: Arc<Server>,
+    drain: CancellationToken,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    serving: Arc<AtomicBool>,
+    nfs_task: tokio::task::JoinHandle<()>,
+}
+
+/// Opens the plane and the exports and begins to serve.
+pub async fn start(config: Config, metrics: metrics_exporter_prometheus::PrometheusHandle) -> anyhow::Result<Node> {
+    let exports = config.exports.iter().map(open_export).collect::<anyhow::Result<Vec<_>>>()?;
+    let plane = Arc::new(LocalStore::open(&config.data_dir, fresh_identity)?);
+    let options = ServerOptions { lease: config.lease, grace: config.grace, slots: config.slots };
+    let server = Arc::new(Server::start(exports, plane, options, Arc::new(NfsMetrics::new()))?);
+    let nfs = listener::bind(config.listen).with_context(|| format!("cannot serve NFS on {}", config.listen))?;
+    let admin =
+        TcpListener::bind(config.admin).await.with_context(|| format!("cannot serve admin on {}", config.admin))?;
+    let (nfs_address, admin_address) = (nfs.local_addr()?, admin.local_addr()?);
+
+    let (drain, stop, tasks) = (CancellationToken::new(), CancellationToken::new(), TaskTracker::new());
+    let serving = Arc::new(AtomicBool::new(true));
+    let state = AdminState { server: server.clone(), serving: serving.clone(), metrics: metrics.clone() };
+    tasks.spawn(admin::serve(admin, state, stop.clone()));
+    tasks.spawn(tick(server.clone(), metrics, stop.clone()));
+    let nfs_task = tokio::spawn(listener::serve(server.clone(), nfs, drain.clone()));
+    for export in &config.exports {
+        let access = if export.options.read_only { "ro" } else { "rw" };
+        tracing::info!(name = %export.name, source = %export.url, access, "export");
+    }
+    tracing::info!(nfs = %nfs_address, admin = %admin_address, "serving NFSv4.1 and NFSv4.2");
+    Ok(Node { nfs: nfs_address, admin: admin_address, server, drain, stop, tasks, serving, nfs_task })
+}
+
+impl Node {
+    /// Stops accepting, finishes what is in flight, then stops everything else.
+    pub async fn drain(self) {
+        self.serving.store(false, Ordering::Release);
+        self.drain.cancel();
+        if let Err(error) = self.nfs_task.await {
+            tracing::error!(%error, "the listener failed");
+        }
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        tracing::info!("drained");
+    }
+
+    /// Ends when the listener does, which it should not.
+    pub async fn failed(&mut self) {
+        let _ = (&mut self.nfs_task).await;
+    }
+}
+
+fn open_export(config: &crate::config::ExportConfig) -> anyhow::Result<Export> {
+    let source = LocalSource::open(&config.path, LocalOptions::default())
+        .with_context(|| format!("export {} cannot be served", config.name))?;
+    Ok(Export { name: config.name.clone(), url: config.url.clone(), options: config.options.clone(), source })
+}
+
+fn fresh_identity() -> Identity {
+    let cluster = uuid::Uuid::new_v4().to_string();
+    Identity { cluster, handle_key: uuid::Uuid::new_v4().into_bytes() }
+}
+
+async fn tick(server: Arc<Server>, metrics: metrics_exporter_prometheus::PrometheusHandle, stop: CancellationToken) {
+    let mut interval = tokio::time::interval(TICK);
+    loop {
+        tokio::select! {
+            _ = interval.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        let server = server.clone();
+        // Freeing a client's files may write to disk.
+        if tokio::task::spawn_blocking(move || server.tick()).await.is_err() {
+            tracing::error!("the timer's work failed: this is a bug");
+        }
+        metrics.run_upkeep();
+    }
+}

@@ -1,0 +1,253 @@
+//! The server behind all connections: state, name space, clock.
+//!
+//! Owns: the tables of `state` and their locks. Never does: bytes, sockets.
+//! Invariants: no lock is held across an await; locks are taken in the order clients, sessions, files.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use forebay_meta::{Command, LocalStore, Reply, StoreError, state::Identity};
+use forebay_proto::{
+    limits::{OPERATIONS_MAX, RECORD_MAX},
+    nfs4::{ClientId, SessionId, Status, Verifier},
+};
+use parking_lot::Mutex;
+
+use crate::{
+    admin::metrics::NfsMetrics,
+    files::{Export, Namespace, namespace::NamespaceError},
+    state::{
+        Now,
+        clients::Clients,
+        files::Files,
+        recovery::Recovery,
+        sessions::{ChannelLimits, Sessions},
+    },
+};
+
+/// What the protocol side can be told.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerOptions {
+    /// How long a client may be silent before others may take what it holds.
+    pub lease: Duration,
+    /// How long clients may reclaim after a restart.
+    pub grace: Duration,
+    /// Slots of a session at most.
+    pub slots: u32,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        let lease = Duration::from_secs(60);
+        Self { lease, grace: lease, slots: 128 }
+    }
+}
+
+/// Longest reply kept for a replay: any reply of an operation that changes something fits.
+const CACHED_REPLY_MAX: u32 = 4096;
+
+/// An expired client that nobody waits for keeps its state this many leases (courtesy), then it goes.
+const COURTESY_LEASES: u64 = 24 * 60;
+
+/// Why a server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The plane.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The exports.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+}
+
+/// One NFS server.
+#[derive(Debug)]
+pub struct Server {
+    /// Name space and handles.
+    pub namespace: Namespace,
+    /// Opens and locks.
+    pub files: Files,
+    /// Sessions.
+    pub sessions: Sessions,
+    /// Client records.
+    pub clients: Mutex<Clients>,
+    /// Metrics of operations.
+    pub metrics: Arc<NfsMetrics>,
+    /// Facts that outlive the process.
+    pub plane: Arc<LocalStore>,
+    /// Who this server is.
+    pub identity: Identity,
+    options: ServerOptions,
+    recovery: Mutex<Recovery>,
+    in_grace: AtomicBool,
+    started: Instant,
+    epoch: u32,
+    next_session: AtomicU64,
+    write_verifier: AtomicU64,
+}
+
+impl Server {
+    /// Begins a new epoch; grace begins if clients are on record.
+    pub fn start(
+        exports: Vec<Export>,
+        plane: Arc<LocalStore>,
+        options: ServerOptions,
+        metrics: Arc<NfsMetrics>,
+    ) -> Result<Self, StartError> {
+        let identity = plane.read(|state| state.identity.clone()).expect("an open store has an identity");
+        let Reply::Epoch(epoch) = plane.propose(Command::StartEpoch)? else {
+            unreachable!("StartEpoch gives an epoch")
+        };
+        let expected: Vec<_> = plane.read(|state| state.clients.iter().map(|record| record.owner.clone()).collect());
+        let grace_ms = u64::try_from(options.grace.as_millis()).unwrap_or(u64::MAX);
+        let recovery = Recovery::new(expected, Now(grace_ms));
+        if recovery.in_grace() {
+            let (clients, seconds) = (recovery.expected(), options.grace.as_secs());
+            tracing::info!(clients, seconds, "grace period: clients of the last run may reclaim");
+        }
+        let seed = uuid::Uuid::new_v4().as_u64_pair().0;
+        Ok(Self {
+            namespace: Namespace::new(exports, plane.clone(), &identity)?,
+            files: Files::new(epoch),
+            sessions: Sessions::default(),
+            clients: Mutex::new(Clients::new(epoch)),
+            metrics,
+            plane,
+            identity,
+            options,
+            in_grace: AtomicBool::new(recovery.in_grace()),
+            recovery: Mutex::new(recovery),
+            started: Instant::now(),
+            epoch,
+            next_session: AtomicU64::new(1),
+            write_verifier: AtomicU64::new(seed),
+        })
+    }
+
+    /// The time.
+    pub fn now(&self) -> Now {
+        Now(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// The lease in milliseconds.
+    pub fn lease_ms(&self) -> u64 {
+        u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The lease as GETATTR tells it.
+    pub fn lease_seconds(&self) -> u32 {
+        u32::try_from(self.options.lease.as_secs()).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// What a session gets at most.
+    pub fn channel_limits(&self) -> ChannelLimits {
+        let (record, operations) = (RECORD_MAX, OPERATIONS_MAX);
+        ChannelLimits { record, cached: CACHED_REPLY_MAX, operations, slots: self.options.slots }
+    }
+
+    /// A session id never used before: epoch, number, and the client for the reader of a trace.
+    pub fn fresh_session(&self, client: ClientId) -> SessionId {
+        let number = u128::from(self.next_session.fetch_add(1, Ordering::Relaxed));
+        let id = u128::from(self.epoch) << 96 | u128::from(client.0 & 0xffff_ffff) << 64 | number;
+        SessionId(id.to_be_bytes())
+    }
+
+    /// The epoch of this process, as the upper half of its clientids has it.
+    pub fn epoch(&self) -> u64 {
+        u64::from(self.epoch)
+    }
+
+    /// Changes whenever unstable data may have been lost.
+    pub fn write_verifier(&self) -> Verifier {
+        self.write_verifier.load(Ordering::Relaxed).to_be_bytes()
+    }
+
+    /// Unstable data may have been lost: clients must send it again.
+    pub fn lost_writes(&self) {
+        self.write_verifier.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether ordinary opens and locks must wait.
+    pub fn in_grace(&self) -> bool {
+        self.in_grace.load(Ordering::Acquire)
+    }
+
+    /// Clients still expected, and milliseconds left.
+    pub fn grace_left(&self) -> (usize, u64) {
+        let recovery = self.recovery.lock();
+        (recovery.expected(), recovery.left_ms(self.now()))
+    }
+
+    /// A client has reclaimed what it wanted, or will never come.
+    pub fn reclaim_done(&self, owner: &[u8]) {
+        if self.recovery.lock().done(owner) {
+            self.grace_over("all clients are back");
+        }
+    }
+
+    fn grace_over(&self, why: &str) {
+        self.in_grace.store(false, Ordering::Release);
+        tracing::info!(why, "grace period over");
+        // Those who did not come back may not reclaim after the next restart: others may have had their files since.
+        self.keep(Command::ForgetOtherEpochs);
+    }
+
+    /// Frees everything of a client.
+    pub fn free_client(&self, client: ClientId) {
+        self.sessions.remove_client(client);
+        self.files.release_client(client);
+        self.keep(Command::ForgetClient { clientid: client.0 });
+    }
+
+    fn keep(&self, command: Command) {
+        if let Err(error) = self.plane.propose(command) {
+            tracing::error!(%error, "cannot write the data directory");
+        }
+    }
+
+    /// Whether a client whose state is in the way is past its lease; if so it is freed, and the way is clear.
+    pub fn expire_if_over(&self, holder: ClientId) -> bool {
+        let over = {
+            let mut clients = self.clients.lock();
+            clients.is_expired(holder, self.lease_ms(), self.now()) && {
+                clients.remove(holder);
+                true
+            }
+        };
+        if over {
+            tracing::warn!(client = holder.0, "client silent for longer than its lease: its opens and locks are freed");
+            self.free_client(holder);
+        }
+        over
+    }
+
+    /// What a timer does every few seconds: ends grace, frees clients that hold nothing and are gone.
+    pub fn tick(&self) {
+        let now = self.now();
+        if self.recovery.lock().tick(now) {
+            self.grace_over("time is up");
+        }
+        let lease = self.lease_ms();
+        let expired = self.clients.lock().expired(lease, now);
+        let long_gone = self.clients.lock().expired(lease.saturating_mul(COURTESY_LEASES), now);
+        for client in expired {
+            if !self.files.has_state(client) || long_gone.contains(&client) {
+                self.clients.lock().remove(client);
+                self.free_client(client);
+            }
+        }
+        for export in self.namespace.exports() {
+            export.source.release_deleted();
+        }
+    }
+
+    /// DENIED or SHARE_DENIED by `holder`, unless its lease is over: then try again.
+    pub fn conflict(&self, holder: ClientId, status: Status) -> Result<(), Status> {
+        if self.expire_if_over(holder) { Ok(()) } else { Err(status) }
+    }
+}
