@@ -141,8 +141,7 @@ mod tests {
         Arc::new(LockOwner { client: ClientId(name), owner: Bytes::from_static(b"p") })
     }
 
-    /// A model: each of 64 bytes has a writer or a set of readers.
-    #[derive(Clone, Default)]
+    /// A model: each of 64 bytes has a writer or a set of readers; the last stands for all bytes from there on.
     struct Model {
         write: [Option<u64>; 64],
         read: [u8; 64],
@@ -183,10 +182,11 @@ mod tests {
                 random ^= random << 17;
                 random % below
             };
-            let (mut ranges, mut model) = (Ranges::default(), Model::default());
+            let (mut ranges, mut model) = (Ranges::default(), Model { write: [None; 64], read: [0; 64] });
             for step in 0..200 {
                 let (who, first) = (next(3), next(64));
-                let last = if next(8) == 0 { u64::MAX } else { first + next(64 - first) };
+                let last = first + next(64 - first);
+                let last = if last == 63 { u64::MAX } else { last };
                 let range = Range { first, last };
                 match next(3) {
                     0 => {
