@@ -18,7 +18,7 @@ use crate::state::{Command, Identity, Reply, State};
 const JOURNAL: &str = "meta.journal";
 const FORMAT: u32 = 1;
 
-/// The journal is written anew, as one snapshot, when it is opened with more lines than this.
+/// The journal is written anew, as one snapshot, when it has more lines than this.
 const COMPACT_AFTER_LINES: usize = 1024;
 
 /// Why the state cannot be read or kept.
@@ -67,6 +67,8 @@ pub struct LocalStore {
 #[derive(Debug)]
 struct Inner {
     state: State,
+    /// Lines in the journal.
+    lines: usize,
     path: PathBuf,
     journal: File,
 }
@@ -85,7 +87,7 @@ impl LocalStore {
             journal.set_len(good as u64).map_err(io)?;
         }
         journal.seek(SeekFrom::End(0)).map_err(io)?;
-        let mut inner = Inner { state, path: path.clone(), journal };
+        let mut inner = Inner { state, lines, path: path.clone(), journal };
         if lines == 0 || lines > COMPACT_AFTER_LINES {
             inner.compact()?;
         }
@@ -115,7 +117,12 @@ impl Inner {
     fn propose(&mut self, command: Command) -> Result<Reply, StoreError> {
         let line = encode(&Line::Command(command.clone()));
         self.append(&line).map_err(|error| StoreError::Io { path: self.path.clone(), error })?;
-        Ok(self.state.apply(command))
+        self.lines += 1;
+        let reply = self.state.apply(command);
+        if self.lines > COMPACT_AFTER_LINES {
+            self.compact()?;
+        }
+        Ok(reply)
     }
 
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
@@ -147,6 +154,7 @@ impl Inner {
             File::open(parent).and_then(|directory| directory.sync_all()).map_err(io)?;
         }
         self.journal = fresh;
+        self.lines = 2;
         Ok(())
     }
 }
@@ -235,7 +243,7 @@ mod tests {
     fn open_elsewhere() -> Inner {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(JOURNAL);
-        Inner { state: State::default(), journal: open_locked(&path).unwrap(), path }
+        Inner { state: State::default(), lines: 0, journal: open_locked(&path).unwrap(), path }
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub struct FileExport {
 const KEYS: &[&str] = &["listen", "admin", "data_dir", "lease_seconds", "grace_seconds", "session_slots", "export"];
 const EXPORT_KEYS: &[&str] = &["name", "source", "options"];
 const EXPORT_OPTIONS: &[&str] =
-    &["rw", "ro", "root_squash", "no_root_squash", "all_squash", "anonuid=", "anongid=", "clients="];
+    &["rw", "ro", "sync", "async", "root_squash", "no_root_squash", "all_squash", "anonuid=", "anongid=", "clients="];
 
 impl FileConfig {
     /// Reads a file.
@@ -245,6 +245,8 @@ fn export_options<'a>(given: impl Iterator<Item = &'a str>) -> Result<ExportOpti
             Some(("clients", value)) => options.clients.push(network(value).ok_or(bad_network(value))?),
             None if option == "rw" => options.read_only = false,
             None if option == "ro" => options.read_only = true,
+            None if option == "sync" => options.sync = true,
+            None if option == "async" => options.sync = false,
             None if option == "root_squash" => options.squash = Squash::Root,
             None if option == "no_root_squash" => options.squash = Squash::None,
             None if option == "all_squash" => options.squash = Squash::All,
@@ -298,11 +300,12 @@ mod tests {
 
     #[test]
     fn exports_as_given() {
-        let one =
-            export("/data=file:///srv/a%2Cb,ro,all_squash,anonuid=7,anongid=8,10.0.0.0/8,clients=fd00::1").unwrap();
+        let one = export("/data=file:///srv/a%2Cb,ro,async,all_squash,anonuid=7,anongid=8,10.0.0.0/8,clients=fd00::1")
+            .unwrap();
         assert_eq!((one.name.as_str(), one.path.to_str()), ("/data", Some("/srv/a,b")));
         let options = ExportOptions {
             read_only: true,
+            sync: false,
             squash: Squash::All,
             anonymous_uid: 7,
             anonymous_gid: 8,

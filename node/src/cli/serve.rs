@@ -15,8 +15,8 @@ Examples:
   forebay serve --export /tools=file:///opt/tools,ro --export /scratch=file:///scratch,rw,10.0.0.0/8
   forebay serve --config /etc/forebay.toml --lease-seconds 30
 
-Export options: rw (default), ro, root_squash (default), no_root_squash, all_squash, anonuid=N, anongid=N,
-and any number of client networks as 10.0.0.0/8 (default: every client). A comma in a path is written %2C.
+Export options: rw (default), ro, sync (default), async (names and attributes may be lost by a power cut),
+root_squash (default), no_root_squash, all_squash, anonuid=N, anongid=N, and any number of client networks as 10.0.0.0/8 (default: every client). A comma in a path is written %2C.
 
 On a client:
   mount -t nfs -o vers=4.2,hard SERVER:/data /mnt";

@@ -27,6 +27,8 @@ pub enum Squash {
 pub struct ExportOptions {
     /// Refuse all changes with ROFS.
     pub read_only: bool,
+    /// Answer a change of names or attributes only once it is on disk, as RFC 8881 §18 wants it.
+    pub sync: bool,
     /// Whose identity is taken away.
     pub squash: Squash,
     /// uid of the anonymous.
@@ -41,6 +43,7 @@ impl Default for ExportOptions {
     fn default() -> Self {
         Self {
             read_only: false,
+            sync: true,
             squash: Squash::Root,
             anonymous_uid: ANONYMOUS,
             anonymous_gid: ANONYMOUS,

@@ -169,6 +169,7 @@ impl Run<'_> {
             };
             let reply = self.fit(reply);
             self.cx.server.metrics.operation(number, reply.status(), watch.lap());
+            self.count_bytes(&reply);
             if reply.status() != Status::Ok {
                 break;
             }
@@ -178,6 +179,16 @@ impl Run<'_> {
             slot.finish(&encoded);
         }
         encoded
+    }
+
+    fn count_bytes(&self, reply: &OpReply) {
+        let metrics = &self.cx.server.metrics;
+        match reply {
+            OpReply::Read(Ok(read)) => metrics.read_bytes.increment(read.data.len() as u64),
+            OpReply::ReadPlus(Ok(read)) => metrics.read_bytes.increment(read.data_bytes()),
+            OpReply::Write(Ok(written)) => metrics.write_bytes.increment(written.count.into()),
+            _ => {}
+        }
     }
 
     fn parse(&mut self) -> Parsed {

@@ -85,8 +85,14 @@ impl Connection<'_> {
         let mut watch = tokio::time::interval_at(tokio::time::Instant::now() + WATCH, WATCH);
         let mut draining = false;
         loop {
-            self.calls().await?;
-            self.send()?;
+            // Sending makes room for calls that are here already: no event of the socket would tell of them.
+            loop {
+                let waiting = self.calls().await?;
+                self.send()?;
+                if !waiting || !self.has_room() {
+                    break;
+                }
+            }
             let idle = self.running.is_empty() && self.output.is_empty();
             if idle && (draining || self.eof) {
                 return Ok(());
@@ -121,11 +127,12 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Runs the calls that are there. One that needs not wait is answered on the spot, without a task of its own.
-    async fn calls(&mut self) -> io::Result<()> {
+    /// Runs the calls that are there; whether some may be left for want of room. One that needs not wait is answered
+    /// on the spot, without a task of its own.
+    async fn calls(&mut self) -> io::Result<bool> {
         let mut arrived = None;
         while self.has_room() {
-            let Some(record) = self.records.next_record(&mut self.input).map_err(invalid)? else { break };
+            let Some(record) = self.records.next_record(&mut self.input).map_err(invalid)? else { return Ok(false) };
             let arrived = *arrived.get_or_insert_with(Instant::now);
             self.server.metrics.queued(arrived.elapsed());
             let server = self.server;
@@ -135,7 +142,7 @@ impl Connection<'_> {
                 Poll::Pending => self.running.push(call),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn take(&mut self, outcome: Outcome) -> io::Result<()> {

@@ -5,13 +5,13 @@ use forebay_proto::nfs4::{
     ops::create::{CreateArgs, CreateOk, CreateType},
 };
 
-use super::{Context, with_change};
+use super::{Context, durable, with_change};
 use crate::{
     files::{Node, attributes, names},
     source::NewObject,
 };
 
-pub fn run(cx: &mut Context<'_>, args: &CreateArgs) -> Result<CreateOk, Status> {
+pub async fn run(cx: &mut Context<'_>, args: &CreateArgs) -> Result<CreateOk, Status> {
     let name = names::new(&args.name)?;
     let directory = cx.directory_to_change()?.clone();
     let object = new_object(&args.kind)?;
@@ -23,6 +23,7 @@ pub fn run(cx: &mut Context<'_>, args: &CreateArgs) -> Result<CreateOk, Status> 
     let (file, change) = with_change(&directory, || {
         source.make(&credentials, &directory.file, name, &object, mode, &set).map_err(Status::from)
     })?;
+    durable([&directory]).await?;
     let node = cx.server.namespace.node(&directory.export, file)?;
     cx.set_current(Node::File(node));
     Ok(CreateOk { change, attributes_set: attributes::set_mask(&wanted) })

@@ -2,13 +2,13 @@
 
 use forebay_proto::nfs4::{ChangeInfo, Status, ops::link::LinkArgs};
 
-use super::{Context, with_change};
+use super::{Context, durable, with_change};
 use crate::{
     files::{Node, names},
     source::FileKind,
 };
 
-pub fn run(cx: &Context<'_>, args: &LinkArgs) -> Result<ChangeInfo, Status> {
+pub async fn run(cx: &Context<'_>, args: &LinkArgs) -> Result<ChangeInfo, Status> {
     let name = names::new(&args.name)?;
     let directory = cx.directory_to_change()?;
     let Node::File(node) = cx.saved()? else { return Err(Status::IsDir) };
@@ -21,5 +21,7 @@ pub fn run(cx: &Context<'_>, args: &LinkArgs) -> Result<ChangeInfo, Status> {
     let source = &directory.export.source;
     let credentials = cx.credentials(directory);
     let link = || source.link(&credentials, &node.file, &directory.file, name).map_err(Status::from);
-    with_change(directory, link).map(|((), change)| change)
+    let ((), change) = with_change(directory, link)?;
+    durable([directory]).await?;
+    Ok(change)
 }

@@ -81,6 +81,16 @@ pub(crate) fn with_change<T>(
     Ok((done, ChangeInfo { atomic: false, before, after }))
 }
 
+/// Puts changed names and attributes on disk, unless the export leaves that to the kernel. Data is COMMIT's.
+pub(crate) async fn durable<const N: usize>(changed: [&FileNode; N]) -> Result<(), Status> {
+    if !changed.iter().any(|node| node.export.options.sync) {
+        return Ok(());
+    }
+    let changed = changed.map(FileNode::clone);
+    let synced = blocking(move || changed.iter().try_for_each(|node| node.export.source.commit(&node.file)));
+    Ok(synced.await??)
+}
+
 /// The node, if it is a regular file (RFC 8881 §18.22.3 names the errors).
 pub(crate) fn regular(node: &FileNode) -> Result<&FileNode, Status> {
     match node.kind() {

@@ -5,7 +5,7 @@ use forebay_proto::nfs4::{
     ops::open::{CreateHow, NoDelegation, OpenArgs, OpenClaim, OpenDelegation, OpenHow, OpenOk},
 };
 
-use super::{Context, blocking, regular, with_change};
+use super::{Context, blocking, durable, regular, with_change};
 use crate::{
     files::{FileNode, Node, attributes, names},
     source::{Credentials, SetAttributes, SetTime, Time},
@@ -21,6 +21,8 @@ const EXPIRY_TRIES: usize = 64;
 /// A file found or made, and what that changed.
 struct Found {
     node: FileNode,
+    /// The directory that got a new name.
+    changed: Option<FileNode>,
     created: bool,
     change: ChangeInfo,
     attributes_set: Bitmap,
@@ -43,6 +45,9 @@ pub async fn run(cx: &mut Context<'_>, args: OpenArgs) -> Result<OpenOk, Status>
     let node = &found.node;
     if access & open::ACCESS_WRITE != 0 {
         node.export.writable()?;
+    }
+    if let Some(directory) = &found.changed {
+        durable([directory]).await?;
     }
     let credentials = cx.credentials(node);
     if !found.created && !reclaim {
@@ -125,7 +130,7 @@ fn find(cx: &Context<'_>, args: &OpenArgs) -> Result<Found, Status> {
 }
 
 fn unchanged(node: FileNode, change: ChangeInfo) -> Found {
-    Found { node, created: false, change, attributes_set: Bitmap::EMPTY, truncate: false }
+    Found { node, changed: None, created: false, change, attributes_set: Bitmap::EMPTY, truncate: false }
 }
 
 fn by_name(cx: &Context<'_>, name: &[u8]) -> Result<Found, Status> {
@@ -170,7 +175,8 @@ fn create(cx: &Context<'_>, name: &[u8], how: &CreateHow) -> Result<Found, Statu
     let node = cx.server.namespace.node(&directory.export, file)?;
     regular(&node)?;
     if created {
-        return Ok(Found { node, created, change, attributes_set, truncate: false });
+        let changed = Some(directory.clone());
+        return Ok(Found { node, changed, created, change, attributes_set, truncate: false });
     }
     match verifier {
         None => {
@@ -184,7 +190,7 @@ fn create(cx: &Context<'_>, name: &[u8], how: &CreateHow) -> Result<Found, Statu
             if (told.accessed, told.modified) != verifier_times(&verifier) || told.size != set.size.unwrap_or(0) {
                 return Err(Status::Exist);
             }
-            Ok(Found { node, created: true, change, attributes_set, truncate: false })
+            Ok(Found { node, changed: None, created: true, change, attributes_set, truncate: false })
         }
     }
 }

@@ -17,6 +17,9 @@ pub async fn run(cx: &Context<'_>, args: &RemoveArgs) -> Result<ChangeInfo, Stat
         let remove = || directory.export.source.remove(&credentials, &directory.file, &name).map_err(Status::from);
         let (_, change) = with_change(&directory, remove).map_err(|status| names::missing(&name, status))?;
         kept::finish(&server, kept);
+        if directory.export.options.sync {
+            directory.export.source.commit(&directory.file)?;
+        }
         Ok(change)
     })
     .await?

@@ -5,10 +5,10 @@ use forebay_proto::nfs4::{
     ops::rename::{RenameArgs, RenameOk},
 };
 
-use super::{Context, directory_of, kept, with_change};
+use super::{Context, directory_of, durable, kept, with_change};
 use crate::files::{Node, names};
 
-pub fn run(cx: &Context<'_>, args: &RenameArgs) -> Result<RenameOk, Status> {
+pub async fn run(cx: &Context<'_>, args: &RenameArgs) -> Result<RenameOk, Status> {
     let old = names::existing(&args.old_name)?;
     let new = names::new(&args.new_name)?;
     let target = cx.directory_to_change()?;
@@ -29,5 +29,6 @@ pub fn run(cx: &Context<'_>, args: &RenameArgs) -> Result<RenameOk, Status> {
             other => other,
         })?;
     kept::finish(cx.server, kept);
+    durable([source, target]).await?;
     Ok(RenameOk { source: source_change, target: target_change })
 }

@@ -5,7 +5,7 @@ use forebay_proto::nfs4::{
     ops::setattr::{SetAttrArgs, SetAttrReply},
 };
 
-use super::{Authority, Context, authorize, blocking, regular};
+use super::{Authority, Context, authorize, blocking, durable, regular};
 use crate::files::{Node, attributes};
 
 pub async fn run(cx: &Context<'_>, args: &SetAttrArgs) -> SetAttrReply {
@@ -26,13 +26,14 @@ async fn set(cx: &Context<'_>, args: &SetAttrArgs) -> Result<Bitmap, Status> {
         regular(node)?;
         by_open = authorize(cx, node, &args.stateid, open::ACCESS_WRITE)? == Authority::Open;
     }
-    let (node, credentials) = (node.clone(), cx.credentials(node));
-    let apply = move || node.export.source.set_attributes(&credentials, &node.file, &set, by_open);
+    let (changed, credentials) = (node.clone(), cx.credentials(node));
+    let apply = move || changed.export.source.set_attributes(&credentials, &changed.file, &set, by_open);
     // Cutting a large file frees many blocks; the rest is quick.
     if wanted.size.is_some() {
         blocking(apply).await??
     } else {
         apply()?
     }
+    durable([node]).await?;
     Ok(attributes::set_mask(&wanted))
 }

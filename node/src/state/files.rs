@@ -228,11 +228,11 @@ impl FileTable {
         let open = state.opens.iter_mut().find(|open| open.other == stateid.other && open.client == client);
         let open = open.ok_or(Status::BadStateid)?;
         check_seqid(stateid.seqid, open.seqid)?;
-        let within = |bits: u32| bits / 4 & !access == 0 && bits % 4 & !deny == 0;
+        let within = |bits: u32| (bits / 4) & !access == 0 && (bits % 4) & !deny == 0;
         let parts = (0..16_u32).filter(|&bits| open.history & (1 << bits) != 0 && within(bits));
         let (mut have, mut history) = ((0, 0), 0);
         for bits in parts {
-            have = (have.0 | bits / 4, have.1 | bits % 4);
+            have = (have.0 | (bits / 4), have.1 | (bits % 4));
             history |= 1 << bits;
         }
         if have != (access, deny) {

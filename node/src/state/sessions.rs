@@ -121,8 +121,8 @@ impl Session {
     /// Whether any call is running, but for the one on slot `except`.
     pub fn busy(&self, except: Option<u32>) -> bool {
         let used = self.highest_used.load(Ordering::Relaxed) as usize + 1;
-        let others = self.slots.iter().take(used).enumerate().filter(|(index, _)| Some(*index as u32) != except);
-        others.map(|(_, slot)| slot.lock().in_progress).any(|busy| busy)
+        let mut others = self.slots.iter().take(used).enumerate().filter(|(index, _)| Some(*index as u32) != except);
+        others.any(|(_, slot)| slot.lock().in_progress)
     }
 }
 

@@ -77,6 +77,9 @@ impl Bitmap {
 
     /// Words that the bitmap takes on the wire, without their count.
     pub fn encoded_words(&self) -> usize {
+        if self.beyond {
+            return BITMAP_WORDS + 1;
+        }
         BITMAP_WORDS - self.words.iter().rev().take_while(|word| **word == 0).count()
     }
 
@@ -119,7 +122,8 @@ impl Xdr for Bitmap {
     fn encode(&self, writer: &mut Writer) {
         let used = self.encoded_words();
         writer.u32(used as u32);
-        self.words[..used].iter().for_each(|word| writer.u32(*word));
+        // That there were bits beyond the last word is kept, though not which: one more word stands for them.
+        self.words.iter().chain([&1]).take(used).for_each(|word| writer.u32(*word));
     }
     fn decode(reader: &mut Reader) -> Result<Self, XdrError> {
         let mut bitmap = Self::EMPTY;

@@ -13,3 +13,14 @@ xdr_union! {
     pub enum ReadPlusContent { 0 => Data(DataContent), 1 => Hole(HoleContent) }
 }
 xdr_struct! { pub struct ReadPlusOk { eof: bool, contents: List<ReadPlusContent, LONG_LIST_MAX> } }
+
+impl ReadPlusOk {
+    /// Bytes of file data in the reply.
+    pub fn data_bytes(&self) -> u64 {
+        let bytes = |content: &ReadPlusContent| match content {
+            ReadPlusContent::Data(data) => data.data.len() as u64,
+            ReadPlusContent::Hole(_) => 0,
+        };
+        self.contents.iter().map(bytes).sum()
+    }
+}
