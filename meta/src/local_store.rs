@@ -6,6 +6,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -78,7 +79,8 @@ impl LocalStore {
     pub fn open(directory: &Path, identity: impl FnOnce() -> Identity) -> Result<Self, StoreError> {
         let path = directory.join(JOURNAL);
         let io = |error| StoreError::Io { path: path.clone(), error };
-        std::fs::create_dir_all(directory).map_err(io)?;
+        // The key in it makes handles: nobody else may read it.
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(io)?;
         let mut journal = open_locked(&path)?;
         let mut text = Vec::new();
         journal.read_to_end(&mut text).map_err(io)?;
@@ -161,7 +163,9 @@ impl Inner {
 
 fn open_locked(path: &Path) -> Result<File, StoreError> {
     let io = |error| StoreError::Io { path: path.to_owned(), error };
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(path).map_err(io)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::InUse(path.to_owned())),

@@ -201,7 +201,10 @@ impl Server {
     pub fn free_client(&self, client: ClientId) {
         self.sessions.remove_client(client);
         self.files.release_client(client);
-        self.keep(Command::ForgetClient { clientid: client.0 });
+        // Most that go were never on record, and a line in the journal costs a wait for the disk.
+        if self.plane.read(|state| state.clients.is_recorded(client.0)) {
+            self.keep(Command::ForgetClient { clientid: client.0 });
+        }
     }
 
     fn keep(&self, command: Command) {

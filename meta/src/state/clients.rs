@@ -44,6 +44,11 @@ impl Clients {
         self.by_owner.contains_key(owner)
     }
 
+    /// Whether this very clientid is on record.
+    pub fn is_recorded(&self, clientid: u64) -> bool {
+        self.records.iter().any(|record| record.clientid == clientid)
+    }
+
     pub(super) fn record(&mut self, record: ClientRecord) {
         match self.by_owner.get(&record.owner) {
             Some(&place) => self.records[place] = record,

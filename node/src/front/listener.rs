@@ -18,9 +18,23 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Sent bytes that nobody acknowledges for this long mean that the client is gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Binds `address`. A restarted node gets its port back at once.
+/// Binds `address`. A restarted node gets its port back at once; `[::]` serves both families, or IPv4 alone on a
+/// machine without IPv6.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let any_v6 = address.is_ipv6() && address.ip().is_unspecified();
+    match bind_one(address) {
+        Err(error) if any_v6 && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+            bind_one(SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, address.port())))
+        }
+        result => result,
+    }
+}
+
+fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;

@@ -67,7 +67,8 @@ fn lock(cx: &mut Context<'_>, args: &LockArgs) -> Result<Stateid, Refused> {
             Ok(stateid) => return Ok(stateid),
             Err(Conflict::Status(status)) => return Err(status.into()),
             Err(Conflict::Held(holder, Denied::Lock(held))) => {
-                cx.server.conflict(holder, Status::Denied).map_err(|_| Refused::Held(held))?;
+                let refused = || if args.reclaim { Status::ReclaimConflict.into() } else { Refused::Held(held) };
+                cx.server.conflict(holder, Status::Denied).map_err(|_| refused())?;
             }
             Err(Conflict::Held(_, Denied::Share)) => return Err(Status::ServerFault.into()),
         }

@@ -121,10 +121,14 @@ pub(crate) fn authorize(
     let key = node.key();
     if stateid == Stateid::ANONYMOUS || stateid == Stateid::READ_BYPASS {
         let bypass = stateid == Stateid::READ_BYPASS && access == share::ACCESS_READ;
-        while let Some(holder) = cx.server.files.of(key).denied(key, access).filter(|_| !bypass) {
-            cx.server.conflict(holder, Status::Locked)?;
+        loop {
+            // Bound first, so that the table is not locked while a holder is judged: expiring one locks it again.
+            let holder = cx.server.files.of(key).denied(key, access);
+            match holder {
+                Some(holder) if !bypass => cx.server.conflict(holder, Status::Locked)?,
+                _ => return by_permission(cx, node, access),
+            }
         }
-        return by_permission(cx, node, access);
     }
     let granted = cx.server.files.of(key).granted(key, cx.client()?.id, &stateid)?;
     let covered = granted.access & access != 0;

@@ -55,7 +55,10 @@ pub async fn run(cx: &mut Context<'_>, args: OpenArgs) -> Result<OpenOk, Status>
     }
     let owner = args.owner.owner.as_bytes().clone();
     let request = OpenRequest { client: client.id, owner, access, deny: args.share_deny, uid: credentials.uid };
-    let stateid = reserve(cx, node, request)?;
+    let stateid = reserve(cx, node, request).map_err(|status| match status {
+        Status::ShareDenied if reclaim => Status::ReclaimConflict,
+        status => status,
+    })?;
     if found.truncate {
         let truncate = SetAttributes { size: Some(0), ..SetAttributes::default() };
         let (node, by) = (node.clone(), credentials.clone());
@@ -72,7 +75,7 @@ pub async fn run(cx: &mut Context<'_>, args: OpenArgs) -> Result<OpenOk, Status>
     let (change, attributes_set) = (found.change, found.attributes_set);
     cx.set_current(Node::File(found.node));
     cx.set_stateid(stateid);
-    let flags = open::RESULT_LOCKTYPE_POSIX | open::RESULT_PRESERVE_UNLINKED;
+    let flags = open::RESULT_LOCKTYPE_POSIX;
     Ok(OpenOk { stateid, change, flags, attributes_set, delegation: no_delegation(args.share_access) })
 }
 

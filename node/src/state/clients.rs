@@ -22,6 +22,9 @@ use super::Now;
 /// Most clients at once; each confirmed one costs about a kilobyte and one line of the journal.
 const CLIENTS_MAX: usize = 100_000;
 
+/// Sessions of one client; Linux makes one, however many connections it has.
+const SESSIONS_PER_CLIENT_MAX: usize = 64;
+
 /// Who a client says it is: what must be equal for one caller to touch another's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientPrincipal {
@@ -217,6 +220,9 @@ impl Clients {
         }
         if request.sequence != client.sequence.wrapping_add(1) {
             return Err(Status::SeqMisordered);
+        }
+        if client.sessions.len() >= SESSIONS_PER_CLIENT_MAX {
+            return Err(Status::NoSpc);
         }
         if client.confirmed {
             return Ok(SessionRequest::New(None));
