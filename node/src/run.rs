@@ -25,6 +25,8 @@ use crate::{
 
 /// How often leases and grace are looked at.
 const TICK: Duration = Duration::from_secs(2);
+/// Ticks between sweeps of cached descriptors: each asks about every one of them.
+const SWEEP_TICKS: u64 = 5;
 
 /// A node that serves.
 #[derive(Debug)]
@@ -100,14 +102,20 @@ fn fresh_identity() -> Identity {
 
 async fn tick(server: Arc<Server>, metrics: metrics_exporter_prometheus::PrometheusHandle, stop: CancellationToken) {
     let mut interval = tokio::time::interval(TICK);
-    loop {
+    for number in 1.. {
         tokio::select! {
             _ = interval.tick() => {}
             () = stop.cancelled() => return,
         }
         let server = server.clone();
         // Freeing a client's files may write to disk.
-        if tokio::task::spawn_blocking(move || server.tick()).await.is_err() {
+        let work = move || {
+            server.tick();
+            if number % SWEEP_TICKS == 0 {
+                server.sweep();
+            }
+        };
+        if tokio::task::spawn_blocking(work).await.is_err() {
             tracing::error!("the timer's work failed: this is a bug");
         }
         metrics.run_upkeep();

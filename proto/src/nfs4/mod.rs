@@ -1,6 +1,7 @@
 //! NFS version 4, minor versions 1 (RFC 8881, XDR in RFC 5662) and 2 (RFC 7862/7863), and RFC 8276's xattrs.
 
 pub mod attr;
+pub mod callback;
 pub mod compound;
 pub mod ops;
 mod status;
