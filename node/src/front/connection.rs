@@ -9,7 +9,10 @@ use std::{
     future::{Future, poll_fn},
     io::{self, IoSlice},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::Poll,
     time::{Duration, Instant},
 };
@@ -31,6 +34,8 @@ use crate::server::Server;
 const CALLS_IN_FLIGHT_MAX: usize = 128;
 /// Replies that wait to be sent: two full READs ahead of the one being sent.
 const REPLY_BYTES_MAX: usize = 3 << 20;
+/// Replies that wait on all connections together; beyond it a connection may only have one at a time.
+const ALL_REPLY_BYTES_MAX: usize = 512 << 20;
 /// What is read at once when nothing larger is known to come.
 const READ_BYTES: usize = 64 << 10;
 /// Slices given to one `writev`.
@@ -63,8 +68,12 @@ pub async fn serve(server: Arc<Server>, stream: TcpStream, peer: std::net::Socke
             server.metrics.connections_refused.increment(1);
         }
     }
-    drop(connection);
+    let Connection { running, stream, .. } = connection;
+    drop(stream);
     server.metrics.connections.decrement(1.0);
+    // Calls that had begun are finished and their replies kept: the client will ask for them on another connection, and
+    // an operation must not be done twice.
+    running.for_each(|_| std::future::ready(())).await;
 }
 
 struct Connection<'a> {
@@ -109,7 +118,9 @@ impl Connection<'_> {
     }
 
     fn has_room(&self) -> bool {
-        self.running.len() < CALLS_IN_FLIGHT_MAX && self.output.bytes < REPLY_BYTES_MAX
+        let crowded = ALL_REPLY_BYTES.load(Ordering::Relaxed) > ALL_REPLY_BYTES_MAX;
+        let bytes_max = if crowded { 1 } else { REPLY_BYTES_MAX };
+        self.running.len() < CALLS_IN_FLIGHT_MAX && self.output.bytes < bytes_max
     }
 
     /// Reads what is there, once: a fast sender must not keep us from answering.
@@ -203,6 +214,9 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
+/// Bytes in the outputs of all connections.
+static ALL_REPLY_BYTES: AtomicUsize = AtomicUsize::new(0);
+
 /// Replies on their way out.
 #[derive(Debug, Default)]
 struct Output {
@@ -217,6 +231,7 @@ impl Output {
 
     fn push(&mut self, reply: Encoded) {
         self.bytes += reply.len() + 4;
+        ALL_REPLY_BYTES.fetch_add(reply.len() + 4, Ordering::Relaxed);
         self.slices.push_back(Bytes::copy_from_slice(&marker(reply.len())));
         self.slices.extend(reply.into_segments().into_iter().filter(|segment| !segment.is_empty()));
     }
@@ -228,6 +243,7 @@ impl Output {
 
     fn sent(&mut self, mut count: usize) {
         self.bytes -= count;
+        ALL_REPLY_BYTES.fetch_sub(count, Ordering::Relaxed);
         while count > 0 {
             let Some(first) = self.slices.front_mut() else { return };
             if count < first.len() {
@@ -237,6 +253,12 @@ impl Output {
             count -= first.len();
             self.slices.pop_front();
         }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        ALL_REPLY_BYTES.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
