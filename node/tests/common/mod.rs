@@ -1,0 +1,199 @@
+//! A server in this process, on a directory that is gone after the test, and clients to ask it things.
+//!
+//! Leases, grace and the timer are the test's own: nothing here waits for wall-clock minutes.
+#![allow(dead_code, reason = "each test file uses what it needs")]
+
+pub mod ops;
+
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use forebay_meta::{LocalStore, state::Identity};
+use forebay_node::{
+    admin::metrics::NfsMetrics,
+    client::{CallError, Connection, Session, SessionOptions},
+    files::{Export, ExportOptions, Squash},
+    front::listener,
+    server::{Server, ServerOptions},
+    source::local::{LocalOptions, LocalSource},
+};
+use forebay_proto::{
+    nfs4::{Op, OpReply, Status},
+    rpc::{AuthSys, Credential},
+    xdr::{List, Opaque},
+};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Long enough that no test lets a lease run out unless it wants to.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// The value of an operation that went well, out of a COMPOUND's results.
+#[macro_export]
+macro_rules! value {
+    ($replies:expr, $kind:ident) => {{
+        let replies = &$replies;
+        let found = replies.iter().rev().find_map(|reply| match reply {
+            forebay_proto::nfs4::OpReply::$kind(Ok(value)) => Some(value.clone()),
+            _ => None,
+        });
+        found.unwrap_or_else(|| panic!("no good {} in {replies:?}", stringify!($kind)))
+    }};
+}
+
+/// A server to be started, and started again.
+pub struct Lab {
+    home: Arc<tempfile::TempDir>,
+    exports: Vec<(&'static str, ExportOptions)>,
+    options: ServerOptions,
+}
+
+/// A server that runs until it is stopped or dropped.
+pub struct Running {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its inside.
+    pub server: Arc<Server>,
+    drain: CancellationToken,
+    task: JoinHandle<()>,
+    _home: Arc<tempfile::TempDir>,
+}
+
+/// An export that trusts everybody, as most tests want it.
+pub fn trusting() -> ExportOptions {
+    ExportOptions { squash: Squash::None, sync: false, ..ExportOptions::default() }
+}
+
+impl Default for Lab {
+    fn default() -> Self {
+        Self::new(vec![("/data", trusting())])
+    }
+}
+
+impl Lab {
+    /// A directory for each export.
+    pub fn new(exports: Vec<(&'static str, ExportOptions)>) -> Self {
+        let home = Arc::new(tempfile::tempdir().unwrap());
+        for (name, _) in &exports {
+            std::fs::create_dir_all(home.path().join(&name[1..])).unwrap();
+        }
+        let options = ServerOptions { lease: LEASE, grace: LEASE, ..ServerOptions::default() };
+        Self { home, exports, options }
+    }
+
+    /// Another lease.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = lease;
+        self
+    }
+
+    /// Another grace period.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.options.grace = grace;
+        self
+    }
+
+    /// A path in the directory behind the first export.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(&self.exports[0].0[1..]).join(name)
+    }
+
+    /// The directory that all exports' directories are in.
+    pub fn home(&self) -> &std::path::Path {
+        self.home.path()
+    }
+
+    /// Starts the server on what it kept.
+    pub async fn start(&self) -> Running {
+        let exports = self.exports.iter().map(|(name, options)| {
+            let path = self.home.path().join(&name[1..]);
+            let source = LocalSource::open(&path, LocalOptions::default()).unwrap();
+            let url = format!("file://{}", path.display());
+            Export { name: (*name).into(), url, options: options.clone(), source }
+        });
+        let identity = || Identity { cluster: "test".into(), handle_key: *b"a fixed test key" };
+        let plane = Arc::new(LocalStore::open(&self.home.path().join(".plane"), identity).unwrap());
+        let metrics = Arc::new(NfsMetrics::new());
+        let server = Arc::new(Server::start(exports.collect(), plane, self.options, metrics).unwrap());
+        let socket = listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (address, drain) = (socket.local_addr().unwrap(), CancellationToken::new());
+        let task = tokio::spawn(listener::serve(server.clone(), socket, drain.clone()));
+        Running { address, server, drain, task, _home: self.home.clone() }
+    }
+}
+
+impl Running {
+    /// Stops the server; what it kept is there for the next one.
+    pub async fn stop(self) {
+        self.drain.cancel();
+        self.task.await.unwrap();
+        assert_eq!(Arc::strong_count(&self.server), 1, "nothing holds a drained server");
+    }
+
+    /// A session of root.
+    pub async fn client(&self, owner: &str) -> Session {
+        self.client_as(owner, 0).await
+    }
+
+    /// A session of a user.
+    pub async fn client_as(&self, owner: &str, uid: u32) -> Session {
+        Session::open(&self.options(owner, uid)).await.unwrap()
+    }
+
+    /// What a session of a user is made with.
+    pub fn options(&self, owner: &str, uid: u32) -> SessionOptions {
+        SessionOptions::new(self.address, owner, uid, uid)
+    }
+
+    /// A bare connection of a user.
+    pub async fn connection(&self, uid: u32) -> Connection {
+        Connection::connect(self.address, credential(uid)).await.unwrap()
+    }
+}
+
+/// AUTH_SYS of a user and the group of the same number.
+pub fn credential(uid: u32) -> Credential {
+    let machine_name = Opaque::new("test").unwrap();
+    Credential::Sys(AuthSys { stamp: 0, machine_name, uid, gid: uid, groups: List::default() })
+}
+
+/// One COMPOUND's results, whatever they are; SEQUENCE must go well.
+pub async fn run(session: &Session, ops: impl IntoIterator<Item = Op>) -> Vec<OpReply> {
+    session.try_call(ops.into_iter().collect()).await.unwrap()
+}
+
+/// The status of a COMPOUND: its last result's, or SEQUENCE's.
+pub async fn status(session: &Session, ops: impl IntoIterator<Item = Op>) -> Status {
+    match session.try_call(ops.into_iter().collect()).await {
+        Ok(replies) => replies.last().map_or(Status::Ok, OpReply::status),
+        Err(CallError::Status { status, .. }) => status,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The results of a COMPOUND of which every operation must go well.
+pub async fn done(session: &Session, ops: impl IntoIterator<Item = Op>) -> Vec<OpReply> {
+    let replies = run(session, ops).await;
+    assert_eq!(replies.last().map_or(Status::Ok, OpReply::status), Status::Ok, "{replies:?}");
+    replies
+}
+
+/// From here on a panic in any thread fails the test that ends with [`no_panics`]: a server's task would hide it.
+pub fn watch_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.lock().unwrap().push(panic.to_string());
+        usual(panic);
+    }));
+}
+
+/// Nothing has panicked since [`watch_panics`].
+pub fn no_panics() {
+    assert_eq!(*PANICS.lock().unwrap(), Vec::<String>::new());
+}
+
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
