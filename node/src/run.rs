@@ -48,7 +48,8 @@ pub struct Node {
 pub async fn start(config: Config, metrics: metrics_exporter_prometheus::PrometheusHandle) -> anyhow::Result<Node> {
     let exports = config.exports.iter().map(open_export).collect::<anyhow::Result<Vec<_>>>()?;
     let plane = Arc::new(LocalStore::open(&config.data_dir, fresh_identity)?);
-    let options = ServerOptions { lease: config.lease, grace: config.grace, slots: config.slots };
+    let options =
+        ServerOptions { lease: config.lease, grace: config.grace, slots: config.slots, ..ServerOptions::default() };
     let server = Arc::new(Server::start(exports, plane, options, Arc::new(NfsMetrics::new()))?);
     let nfs = listener::bind(config.listen).with_context(|| format!("cannot serve NFS on {}", config.listen))?;
     let admin =

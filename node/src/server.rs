@@ -39,12 +39,14 @@ pub struct ServerOptions {
     pub grace: Duration,
     /// Slots of a session at most.
     pub slots: u32,
+    /// A peer that moves nothing for this long although something is half done is cut off.
+    pub stall: Duration,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
         let lease = Duration::from_secs(60);
-        Self { lease, grace: lease, slots: 128 }
+        Self { lease, grace: lease, slots: 128, stall: Duration::from_secs(60) }
     }
 }
 
@@ -148,6 +150,11 @@ impl Server {
     pub fn channel_limits(&self) -> ChannelLimits {
         let (record, operations) = (RECORD_MAX, OPERATIONS_MAX);
         ChannelLimits { record, cached: CACHED_REPLY_MAX, operations, slots: self.options.slots }
+    }
+
+    /// How long a peer may leave something half done.
+    pub fn stall(&self) -> Duration {
+        self.options.stall
     }
 
     /// A session id never used before: epoch, number, and the client for the reader of a trace.

@@ -6,7 +6,7 @@ use forebay_proto::{
 };
 
 use super::{FileNode, Namespace, Node, names::NAME_MAX};
-use crate::source::{FileAttributes, FileKind, SetAttributes, SetTime, Time};
+use crate::source::{FileAttributes, FileKind, ObjectId, SetAttributes, SetTime, Time};
 
 /// What GETATTR can tell.
 pub const READABLE: Bitmap = Bitmap::of(&[
@@ -99,20 +99,47 @@ pub fn of_node(namespace: &Namespace, node: &Node, mask: &Bitmap, lease_seconds:
         Node::Pseudo(place) => pseudo(namespace, *place, &mut attributes),
         Node::File(file) => {
             let told = file.export.source.attributes(&file.file)?;
-            told_by_source(namespace, file, &told, &mut attributes);
-            if !mask.intersection(&SPACE).is_empty() {
-                let space = file.export.source.space(&file.file)?;
-                attributes.files_avail = Some(space.files_free);
-                attributes.files_free = Some(space.files_free);
-                attributes.files_total = Some(space.files_total);
-                attributes.space_avail = Some(space.space_available);
-                attributes.space_free = Some(space.space_free);
-                attributes.space_total = Some(space.space_total);
-                attributes.max_name = Some(space.name_max);
+            told_by_source(namespace, file.fsid, &told, &mut attributes);
+            if file.file.is_root() {
+                attributes.mounted_on_fileid = Some(namespace.mounted_on(&file.export));
             }
+            space(file, mask, &mut attributes)?;
         }
     }
     Ok(attributes)
+}
+
+/// The attributes of an object that a listing of `directory` told of, on the same file system.
+pub fn of_told(
+    namespace: &Namespace,
+    directory: &FileNode,
+    id: &ObjectId,
+    told: &FileAttributes,
+    mask: &Bitmap,
+    lease_seconds: u32,
+) -> Result<Attributes, Status> {
+    let mut attributes = common(mask, lease_seconds);
+    if mask.has(Attr::FileHandle) {
+        attributes.filehandle = Some(namespace.inline_handle(directory.fsid, &id.handle)?);
+    }
+    told_by_source(namespace, directory.fsid, told, &mut attributes);
+    space(directory, mask, &mut attributes)?;
+    Ok(attributes)
+}
+
+fn space(node: &FileNode, mask: &Bitmap, attributes: &mut Attributes) -> Result<(), Status> {
+    if mask.intersection(&SPACE).is_empty() {
+        return Ok(());
+    }
+    let space = node.export.source.space(&node.file)?;
+    attributes.files_avail = Some(space.files_free);
+    attributes.files_free = Some(space.files_free);
+    attributes.files_total = Some(space.files_total);
+    attributes.space_avail = Some(space.space_available);
+    attributes.space_free = Some(space.space_free);
+    attributes.space_total = Some(space.space_total);
+    attributes.max_name = Some(space.name_max);
+    Ok(())
 }
 
 /// What is the same for every object.
@@ -196,14 +223,13 @@ fn pseudo(namespace: &Namespace, place: usize, attributes: &mut Attributes) {
     attributes.time_modify = Some(never);
 }
 
-fn told_by_source(namespace: &Namespace, node: &FileNode, told: &FileAttributes, attributes: &mut Attributes) {
+fn told_by_source(namespace: &Namespace, fsid: u32, told: &FileAttributes, attributes: &mut Attributes) {
     attributes.kind = Some(file_type(told.kind));
     attributes.change = Some(told.change);
     attributes.size = Some(told.size);
-    attributes.fsid = Some(Fsid { major: namespace.fsid_major(), minor: u64::from(node.fsid) });
+    attributes.fsid = Some(Fsid { major: namespace.fsid_major(), minor: u64::from(fsid) });
     attributes.fileid = Some(told.fileid);
-    let mounted_on = if node.file.is_root() { namespace.mounted_on(&node.export) } else { told.mounted_on_fileid };
-    attributes.mounted_on_fileid = Some(mounted_on);
+    attributes.mounted_on_fileid = Some(told.mounted_on_fileid);
     attributes.mode = Some(told.mode);
     attributes.num_links = Some(told.links);
     attributes.owner = Some(Principal::Id(told.uid));

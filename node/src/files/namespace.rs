@@ -16,7 +16,7 @@ use super::{
     handle::{HandleCodec, Parsed},
 };
 use crate::{
-    source::{Credentials, FileKind, SourceError, SourceFsid, local::LocalFile},
+    source::{Credentials, FileKind, SourceError, SourceFsid, SourceHandle, local::LocalFile},
     state::FileKey,
 };
 
@@ -183,9 +183,14 @@ impl Namespace {
     pub fn handle(&self, node: &Node) -> Result<FileHandle, Status> {
         let parsed = match node {
             Node::Pseudo(place) => Parsed::Pseudo(self.pseudo[*place].id),
-            Node::File(node) => Parsed::Inline(node.fsid, *node.file.handle()),
+            Node::File(node) => return self.inline_handle(node.fsid, node.file.handle()),
         };
         self.codec.encode(&parsed).ok_or(Status::NotSupp)
+    }
+
+    /// The wire handle of an object on the file system with index `fsid`.
+    pub fn inline_handle(&self, fsid: u32, handle: &SourceHandle) -> Result<FileHandle, Status> {
+        self.codec.encode(&Parsed::Inline(fsid, *handle)).ok_or(Status::NotSupp)
     }
 
     /// What a wire handle stands for, if `address` may know.

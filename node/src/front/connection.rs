@@ -14,7 +14,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::Poll,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -40,10 +40,10 @@ const ALL_REPLY_BYTES_MAX: usize = 512 << 20;
 const READ_BYTES: usize = 64 << 10;
 /// Slices given to one `writev`.
 const SLICES_MAX: usize = 64;
-/// How often a connection looks whether its peer still moves.
-const WATCH: Duration = Duration::from_secs(15);
-/// A peer that moves nothing for this long although something is half done is cut off.
-const STALL_MAX: Duration = Duration::from_secs(60);
+/// How often in a stall's time a connection looks whether its peer still moves.
+const WATCHES: u32 = 4;
+/// A record has this many stalls' time to arrive, however steadily it drips: a megabyte at 15 kbit/s.
+const RECORD_STALLS: u32 = 10;
 
 type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
@@ -59,6 +59,7 @@ pub async fn serve(server: Arc<Server>, stream: TcpStream, peer: std::net::Socke
         running: FuturesUnordered::new(),
         output: Output::default(),
         moved: Instant::now(),
+        record_began: Instant::now(),
         eof: false,
         told_version: false,
     };
@@ -85,13 +86,16 @@ struct Connection<'a> {
     running: FuturesUnordered<Running<'a>>,
     output: Output,
     moved: Instant,
+    /// When the record that is arriving began to.
+    record_began: Instant,
     eof: bool,
     told_version: bool,
 }
 
 impl Connection<'_> {
     async fn run(&mut self, drain: &CancellationToken) -> io::Result<()> {
-        let mut watch = tokio::time::interval_at(tokio::time::Instant::now() + WATCH, WATCH);
+        let every = self.server.stall() / WATCHES;
+        let mut watch = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
         let mut draining = false;
         loop {
             // Sending makes room for calls that are here already: no event of the socket would tell of them.
@@ -117,6 +121,11 @@ impl Connection<'_> {
         }
     }
 
+    /// Whether the beginning of a record is here and its end is not.
+    fn half_read(&self) -> bool {
+        !self.input.is_empty() || self.records.in_record()
+    }
+
     fn has_room(&self) -> bool {
         let crowded = ALL_REPLY_BYTES.load(Ordering::Relaxed) > ALL_REPLY_BYTES_MAX;
         let bytes_max = if crowded { 1 } else { REPLY_BYTES_MAX };
@@ -125,6 +134,9 @@ impl Connection<'_> {
 
     /// Reads what is there, once: a fast sender must not keep us from answering.
     fn receive(&mut self) -> io::Result<()> {
+        if !self.half_read() {
+            self.record_began = Instant::now();
+        }
         self.input.reserve(self.records.missing(&self.input).max(READ_BYTES));
         match self.stream.try_read_buf(&mut self.input) {
             Ok(0) => self.eof = true,
@@ -145,6 +157,7 @@ impl Connection<'_> {
         while self.has_room() {
             let Some(record) = self.records.next_record(&mut self.input).map_err(invalid)? else { return Ok(false) };
             let arrived = *arrived.get_or_insert_with(Instant::now);
+            self.record_began = arrived;
             self.server.metrics.queued(arrived.elapsed());
             let server = self.server;
             let mut call: Running<'_> = Box::pin(compound::answer(server, self.peer.ip(), record));
@@ -190,9 +203,14 @@ impl Connection<'_> {
     }
 
     fn watch(&mut self) -> io::Result<()> {
-        let half_done = !self.input.is_empty() || !self.output.is_empty();
-        if half_done && self.running.is_empty() && self.moved.elapsed() > STALL_MAX {
+        let stall = self.server.stall();
+        let half_read = self.half_read();
+        let half_done = half_read || !self.output.is_empty();
+        if half_done && self.running.is_empty() && self.moved.elapsed() > stall {
             return Err(invalid("peer stopped in the middle of a record"));
+        }
+        if half_read && self.has_room() && self.record_began.elapsed() > stall * RECORD_STALLS {
+            return Err(invalid("peer takes too long over a record"));
         }
         // Hundreds of clients with sixteen connections each are mostly silent: they need no buffer then.
         if self.input.is_empty() {

@@ -11,11 +11,12 @@ use forebay_proto::nfs4::{
 use super::Context;
 use crate::{
     files::{FileNode, Node, attributes, namespace::Child},
-    source::{DirectoryEntry, SourceError, local::LocalFile},
+    source::{DirectoryEntry, EntryObject, SourceError, local::LocalFile},
 };
 
-/// Cookies are the source's own and stay valid over changes, so the verifier never changes either.
-const VERIFIER: Verifier = *b"forebay1";
+/// Cookies are the source's own and stay valid over changes, so the verifier never changes either. Zero, since clients exist that
+/// never send another.
+const VERIFIER: Verifier = [0; 8];
 
 /// Bytes of a reply around its entries: verifier, end of list, eof.
 const FRAME: usize = 16;
@@ -103,15 +104,20 @@ impl Listing<'_, '_> {
         let namespace = &self.cx.server.namespace;
         let source = &node.export.source;
         let credentials = self.cx.credentials(node);
+        let lease_seconds = self.cx.server.lease_seconds();
         let want_files = !self.mask.is_subset_of(&attributes::FROM_DIRECTORY);
         let mut sink = |entry: DirectoryEntry<std::sync::Arc<LocalFile>>| match entry.file {
             None => self.push(entry.cookie, entry.name, plain(&self.mask)),
             // It was removed while we listed: as if it had never been there.
             Some(Err(SourceError::Stale | SourceError::Errno(libc::ENOENT))) => ControlFlow::Continue(()),
             Some(Err(error)) => self.entry(entry.cookie, entry.name, Err(error.into())),
-            Some(Ok(file)) => {
+            Some(Ok(EntryObject::Open(file))) => {
                 let found = namespace.node(&node.export, file).map(Node::File);
                 self.entry(entry.cookie, entry.name, found)
+            }
+            Some(Ok(EntryObject::Told { id, attributes })) => {
+                let told = attributes::of_told(namespace, node, &id, &attributes, &self.mask, lease_seconds);
+                self.told(entry.cookie, entry.name, told)
             }
         };
         Ok(source.read_directory(&credentials, &node.file, cookie, ENTRIES_MAX, want_files, &mut sink)?)
@@ -121,6 +127,10 @@ impl Listing<'_, '_> {
         let server = self.cx.server;
         let told =
             node.and_then(|node| attributes::of_node(&server.namespace, &node, &self.mask, server.lease_seconds()));
+        self.told(cookie, name, told)
+    }
+
+    fn told(&mut self, cookie: u64, name: Bytes, told: Result<Attributes, Status>) -> ControlFlow<()> {
         match told {
             Ok(told) => self.push(cookie, name, told.to_fattr(&self.mask)),
             Err(Status::Stale) => ControlFlow::Continue(()),

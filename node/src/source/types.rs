@@ -182,8 +182,23 @@ pub struct DirectoryEntry<F> {
     pub fileid: u64,
     /// Kind as the directory has it; `None` where the file system does not keep it there.
     pub kind: Option<FileKind>,
-    /// The object, if objects were asked for: looked up, or the error to report for this entry.
-    pub file: Option<Result<F, SourceError>>,
+    /// The object, if objects were asked for: what it is, or the error to report for this entry.
+    pub file: Option<Result<EntryObject<F>, SourceError>>,
+}
+
+/// What a listing says of an object.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "most entries are told, and a box for each would cost more")]
+pub enum EntryObject<F> {
+    /// It was looked up, as LOOKUP does.
+    Open(F),
+    /// It was asked for its handle and attributes without being opened; never a mount point.
+    Told {
+        /// What names it.
+        id: ObjectId,
+        /// What `stat` tells of it.
+        attributes: FileAttributes,
+    },
 }
 
 /// What names an object for ever: which file system, and its handle there.

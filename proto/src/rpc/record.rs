@@ -66,6 +66,11 @@ impl RecordReader {
         Ok(None)
     }
 
+    /// Whether fragments of a record have been taken and its last has not.
+    pub fn in_record(&self) -> bool {
+        self.fragments > 0
+    }
+
     /// How many more bytes complete the fragment at the front of `input`; 4 or fewer if not even its marker is there.
     pub fn missing(&self, input: &BytesMut) -> usize {
         match input.first_chunk::<4>() {

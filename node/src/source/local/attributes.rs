@@ -8,22 +8,33 @@ use rustix::{fs::Statx, io::Errno};
 use super::{
     LocalFile, LocalSource,
     change::{coarse_now, nanoseconds},
+    mounts::Mount,
     sys,
 };
-use crate::source::{FileAttributes, FileKind, SourceError, SpaceAttributes, Time};
+use crate::source::{FileAttributes, FileKind, SourceError, SourceFsid, SpaceAttributes, Time};
 
 impl LocalSource {
     /// What `stat` tells. `Stale` if unlinked and not pinned.
     pub fn attributes(&self, file: &LocalFile) -> Result<FileAttributes, SourceError> {
         let stat = self.live_stat(file)?;
-        let changed = Time { seconds: stat.stx_ctime.tv_sec, nanoseconds: stat.stx_ctime.tv_nsec };
         let is_mount_root = stat.stx_attributes.contains(rustix::fs::StatxAttributes::MOUNT_ROOT) && !file.is_root();
+        let mut told = self.told_by(&stat, file.fsid(), file.key, &file.mount);
+        if is_mount_root {
+            told.mounted_on_fileid = self.covered_by(file, &stat);
+        }
+        Ok(told)
+    }
+
+    /// What a `statx` of the object `key` on `mount` tells.
+    pub(super) fn told_by(&self, stat: &Statx, fsid: SourceFsid, key: u128, mount: &Mount) -> FileAttributes {
+        let changed = changed_at(stat);
         let has_birth = stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0;
-        Ok(FileAttributes {
-            fsid: file.fsid(),
+        let kind = sys::kind_of_mode(u32::from(stat.stx_mode));
+        FileAttributes {
+            fsid,
             fileid: stat.stx_ino,
-            mounted_on_fileid: if is_mount_root { self.covered_by(file, &stat) } else { stat.stx_ino },
-            kind: file.kind(),
+            mounted_on_fileid: stat.stx_ino,
+            kind,
             mode: u32::from(stat.stx_mode) & 0o7777,
             links: stat.stx_nlink,
             uid: stat.stx_uid,
@@ -35,12 +46,12 @@ impl LocalSource {
             modified: Time { seconds: stat.stx_mtime.tv_sec, nanoseconds: stat.stx_mtime.tv_nsec },
             changed,
             created: has_birth.then_some(Time { seconds: stat.stx_btime.tv_sec, nanoseconds: stat.stx_btime.tv_nsec }),
-            change: if has_fine_clock(file) {
+            change: if has_fine_clock(kind, mount) {
                 nanoseconds(changed)
             } else {
-                self.changes.value(file.key, changed, coarse_now())
+                self.changes.value(key, changed, coarse_now())
             },
-        })
+        }
     }
 
     /// `statx`, or `Stale` if the object has no name left and nobody has it open.
@@ -60,12 +71,11 @@ impl LocalSource {
 
     /// Called after each change of an object: where the clock is coarse, `ctime` alone may not show it.
     pub(super) fn record_change(&self, file: &LocalFile) {
-        if has_fine_clock(file) {
+        if has_fine_clock(file.kind(), &file.mount) {
             return;
         }
         if let Ok(stat) = sys::stat(file.as_fd()) {
-            let changed = Time { seconds: stat.stx_ctime.tv_sec, nanoseconds: stat.stx_ctime.tv_nsec };
-            self.changes.record(file.key, changed);
+            self.changes.record(file.key, changed_at(&stat));
         }
     }
 
@@ -84,7 +94,12 @@ impl LocalSource {
     }
 }
 
-/// `ctime` alone tells every change of this object.
-fn has_fine_clock(file: &LocalFile) -> bool {
-    if file.kind() == FileKind::Directory { file.mount.has_fine_directories } else { file.mount.has_fine_clock }
+/// `ctime`.
+pub(super) fn changed_at(stat: &Statx) -> Time {
+    Time { seconds: stat.stx_ctime.tv_sec, nanoseconds: stat.stx_ctime.tv_nsec }
+}
+
+/// `ctime` alone tells every change of such an object.
+fn has_fine_clock(kind: FileKind, mount: &Mount) -> bool {
+    if kind == FileKind::Directory { mount.has_fine_directories } else { mount.has_fine_clock }
 }

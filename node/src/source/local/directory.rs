@@ -21,10 +21,14 @@ use rustix::{
 
 use super::{
     Identity, LocalFile, LocalSource,
+    access::SearchRight,
+    attributes::changed_at,
+    change::{coarse_now, is_settled},
+    file::key_of,
     lookup::{Found, require_directory},
     sys::{self, Name, ProcPath},
 };
-use crate::source::{Credentials, DirectoryEntry, FileKind, SourceError};
+use crate::source::{Credentials, DirectoryEntry, EntryObject, FileKind, ObjectId, SourceError, Time};
 
 /// NFS keeps the cookies 0, 1 and 2 to itself.
 const COOKIE_OFFSET: u64 = 3;
@@ -168,12 +172,15 @@ impl LocalSource {
     ) -> Result<Sent, SourceError> {
         let found = if want_files { self.find_batch(cred, dir, batch)? } else { Vec::new() };
         let mut found = found.into_iter();
+        let opened = |result: Result<Arc<LocalFile>, SourceError>| Some(result.map(EntryObject::Open));
         let mut sent = Sent { count: 0, last: None };
         for entry in batch.iter() {
             let file = match found.next() {
                 None => None,
-                Some(Err(SourceError::Errno(libc::EMFILE))) => Some(self.lookup(cred, dir, &entry.name)),
-                Some(found) => Some(found.and_then(|found| self.admit_found(found, dir))),
+                Some(Err(SourceError::Errno(libc::EMFILE))) => opened(self.lookup(cred, dir, &entry.name)),
+                Some(Err(error)) => Some(Err(error)),
+                Some(Ok(EntryObject::Told { id, attributes })) => Some(Ok(EntryObject::Told { id, attributes })),
+                Some(Ok(EntryObject::Open(found))) => opened(self.admit_found(found, dir)),
             };
             // Removed since the directory was read: then it is not an entry.
             let is_gone = matches!(file, Some(Err(SourceError::Errno(libc::ENOENT))));
@@ -197,15 +204,53 @@ impl LocalSource {
         cred: &Credentials,
         dir: &LocalFile,
         batch: &[RawEntry],
-    ) -> Result<Vec<Result<Found, SourceError>>, SourceError> {
+    ) -> Result<Vec<Result<EntryObject<Found>, SourceError>>, SourceError> {
         let right = match self.search_right(cred, dir) {
             Ok(right) => right,
             // Who may list but not search learns the names, and this for each of them.
             Err(error) => return Ok(batch.iter().map(|_| Err(error)).collect()),
         };
-        let find = |entry: &RawEntry| self.find_name(&right, dir, &Name::parse(&entry.name)?);
-        Ok(batch.iter().map(find).collect())
+        let open = |entry: &RawEntry| {
+            let found = self.find_name(&right, dir, &Name::parse(&entry.name)?)?;
+            Ok(EntryObject::Open(found))
+        };
+        let Some(before) = quiet_since(dir)? else { return Ok(batch.iter().map(open).collect()) };
+        let told: Vec<_> = batch.iter().map(|entry| self.told(&right, dir, entry)).collect();
+        if quiet_since(dir)? != Some(before) {
+            return Ok(batch.iter().map(open).collect());
+        }
+        let found = batch.iter().zip(told).map(|(entry, told)| told.transpose().unwrap_or_else(|| open(entry)));
+        Ok(found.collect())
     }
+
+    /// Handle and attributes of an entry by its name: two system calls and no descriptor, where opening it takes five.
+    /// They are of one object only if the directory did not change in between, which the caller MUST see to. `None` for
+    /// what has to be opened: another file system's root.
+    fn told(
+        &self,
+        _right: &SearchRight,
+        dir: &LocalFile,
+        entry: &RawEntry,
+    ) -> Result<Option<EntryObject<Found>>, SourceError> {
+        let name = Name::parse(&entry.name)?;
+        let stat = sys::stat_name(dir.as_fd(), name.as_c_str())?;
+        let (handle, mount) = sys::name_to_handle(dir.as_fd(), name.as_c_str())?;
+        if mount != dir.mount.id || stat.stx_mnt_id != dir.mount.id || handle == *self.root.handle() {
+            return Ok(None);
+        }
+        let id = ObjectId { fsid: dir.mount.fsid, handle };
+        let attributes = self.told_by(&stat, id.fsid, key_of(id.fsid, &id.handle), &dir.mount);
+        Ok(Some(EntryObject::Told { id, attributes }))
+    }
+}
+
+/// When the directory last changed, if a further change is sure to give another time; `None` if it may not.
+fn quiet_since(dir: &LocalFile) -> Result<Option<Time>, SourceError> {
+    if !dir.mount.is_uniform {
+        return Ok(None);
+    }
+    let changed = changed_at(&sys::stat(dir.as_fd())?);
+    Ok((dir.mount.has_fine_directories || is_settled(changed, coarse_now())).then_some(changed))
 }
 
 /// What `sink` took: how many, and the position after the last.

@@ -152,6 +152,11 @@ pub(super) fn stat(fd: impl AsFd) -> Result<Statx, Errno> {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW, STAT_MASK)
 }
 
+/// `statx` of a name in a directory; a symbolic link is the link itself.
+pub(super) fn stat_name(dir: BorrowedFd<'_>, name: &CStr) -> Result<Statx, Errno> {
+    rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, STAT_MASK)
+}
+
 /// The device number as one value.
 pub(super) fn device(stat: &Statx) -> u64 {
     u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor)

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::*;
-use crate::source::FileKind;
+use crate::source::{EntryObject, FileKind};
 
 /// Lists from `cookie` in steps of `step`; names with their cookies, in order.
 fn list(export: &Export, mut cookie: u64, step: usize, want_files: bool) -> Vec<(String, u64)> {
@@ -22,8 +22,12 @@ fn list(export: &Export, mut cookie: u64, step: usize, want_files: bool) -> Vec<
             }
             assert!(entry.cookie > 2);
             assert_eq!(entry.file.is_some(), want_files);
-            if let Some(Ok(file)) = &entry.file {
-                assert_eq!(Some(file.kind()), entry.kind);
+            if let Some(Ok(object)) = &entry.file {
+                let kind = match object {
+                    EntryObject::Open(file) => file.kind(),
+                    EntryObject::Told { attributes, .. } => attributes.kind,
+                };
+                assert_eq!(Some(kind), entry.kind);
             }
             took += 1;
             cookie = entry.cookie;
@@ -126,5 +130,45 @@ fn max_entries_and_empty_directories() {
         assert_eq!(file.kind(), FileKind::Regular);
         let refused = source.read_directory(&root(), &file, 0, 1, false, &mut |_| ControlFlow::Continue(()));
         assert_eq!(refused, Err(errno(libc::ENOTDIR)));
+    });
+}
+
+#[test]
+fn handle_and_attributes_of_an_entry_are_of_one_object_while_names_change_places() {
+    on_each(|export| {
+        let source = &export.source;
+        let path = export.directory.path();
+        for name in ["a", "b"] {
+            std::fs::write(path.join(name), name).expect("writable");
+        }
+        let over = std::sync::atomic::AtomicBool::new(false);
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(relaxed) {
+                    for (from, to) in [("a", "t"), ("b", "a"), ("t", "b")] {
+                        std::fs::rename(path.join(from), path.join(to)).expect("there");
+                    }
+                    // Now and then the directory is quiet, and the quick way is taken.
+                    std::thread::sleep(std::time::Duration::from_micros(300));
+                }
+            });
+            let mut quick = 0;
+            for _ in 0..4000 {
+                source
+                    .read_directory(&root(), &source.root(), 0, 10, true, &mut |entry| {
+                        if let Some(Ok(EntryObject::Told { id, attributes })) = entry.file {
+                            let file = source.resolve(id.fsid, &id.handle).expect("never removed");
+                            let now = source.attributes(&file).expect("there");
+                            assert_eq!((now.fileid, now.size), (attributes.fileid, attributes.size));
+                            quick += 1;
+                        }
+                        ControlFlow::Continue(())
+                    })
+                    .expect("a directory");
+            }
+            over.store(true, relaxed);
+            eprintln!("{quick} entries told without opening them");
+        });
     });
 }
