@@ -12,7 +12,7 @@ CARGO ?= cargo
 # What the workspace is built with.
 BUILD_PACKAGES := gcc libc6-dev make
 # What the tests boot and run: a kernel as a process, its NFS client, and the programs that it runs.
-TEST_PACKAGES := user-mode-linux kmod iproute2 nfs-common attr fio git python3 sqlite3 procps
+TEST_PACKAGES := user-mode-linux kmod iproute2 nfs-common attr fio git python3 python3-venv sqlite3 procps
 # What the comparison runs beside Forebay.
 BENCH_PACKAGES := iproute2 iperf3 nfs-ganesha nfs-ganesha-vfs
 
@@ -44,6 +44,7 @@ test: fmt deps-test ## everything CI runs; cheap things first
 	$(CARGO) test --locked --workspace --no-fail-fast
 
 bench: deps-build deps-bench ## compare with NFS-Ganesha on this machine
+	$(CARGO) build --release --locked -p forebay-node --bin forebay
 	$(CARGO) run --release --locked -p forebay-benches -- compare
 
 fmt: cargo

@@ -3,9 +3,10 @@
 //! Owns: the two ways to know it. Never does: change anything.
 //!
 //! The kernel knows: asked as the caller, so that ACLs, capabilities and anything special of a file system count. But
-//! becoming the caller costs ten times what the question costs. So for a caller who is not root, on the file systems
-//! that use nothing but the kernel's generic check (ext4, xfs, tmpfs, f2fs), an object that is known to have no ACL is
-//! decided here, from the mode, owner and group that `statx` tells now. Invariant: both ways give the same answer (a
+//! becoming the caller costs ten times what the question costs, and the kernel answers about one set of bits at a time.
+//! So on the file systems that use nothing but the kernel's generic check (ext4, xfs, tmpfs, f2fs), an object that is
+//! known to have no ACL is decided here, from the mode, owner and group that `statx` tells now. For root, whom no ACL
+//! binds, any object is. Invariant: both ways give the same answer (a
 //! test compares them); that an object has no ACL is believed only for the `ctime` it was asked at, and only once that
 //! `ctime` cannot be given to another change.
 
@@ -96,10 +97,8 @@ fn allowed(file: &LocalFile, mode: libc::c_int) -> Result<bool, SourceError> {
 /// anything, which may be too little but never too much.
 fn emulate(cred: &Credentials, file: &LocalFile) -> Result<AccessMask, SourceError> {
     let stat = sys::stat(file.as_fd())?;
-    let mode = u32::from(stat.stx_mode);
     if cred.uid == 0 {
-        let execute = file.kind() == FileKind::Directory || mode & 0o111 != 0;
-        return Ok(AccessMask { read: true, write: true, execute });
+        return Ok(from_mode(cred, &stat));
     }
     let path = ProcPath::new(file.as_fd());
     let has_acl = rustix::fs::getxattr_query(path.as_c_str(), c"system.posix_acl_access").is_ok();
@@ -109,9 +108,13 @@ fn emulate(cred: &Credentials, file: &LocalFile) -> Result<AccessMask, SourceErr
     Ok(from_mode(cred, &stat))
 }
 
-/// What the mode gives a caller who is not root.
+/// What the mode gives a caller. Root may do all, but for running what nobody may run.
 fn from_mode(cred: &Credentials, stat: &Statx) -> AccessMask {
     let mode = u32::from(stat.stx_mode);
+    if cred.uid == 0 {
+        let execute = sys::kind_of_mode(mode) == FileKind::Directory || mode & 0o111 != 0;
+        return AccessMask { read: true, write: true, execute };
+    }
     let bits = if cred.uid == stat.stx_uid {
         mode >> 6
     } else if cred.gid == stat.stx_gid || cred.groups.contains(&stat.stx_gid) {
@@ -125,10 +128,13 @@ fn from_mode(cred: &Credentials, stat: &Statx) -> AccessMask {
 /// The object's attributes if they alone decide what this caller may do.
 fn plain_permissions(cred: &Credentials, file: &LocalFile) -> Result<Option<Statx>, SourceError> {
     // -1 is nobody's user or group: only the kernel's refusal is right for it.
-    if !file.mount.is_uniform || cred.uid == 0 || cred.uid == u32::MAX || cred.gid == u32::MAX {
+    if !file.mount.is_uniform || cred.uid == u32::MAX || cred.gid == u32::MAX {
         return Ok(None);
     }
     let stat = sys::stat(file.as_fd())?;
+    if cred.uid == 0 {
+        return Ok(Some(stat));
+    }
     let changed = Time { seconds: stat.stx_ctime.tv_sec, nanoseconds: stat.stx_ctime.tv_nsec };
     let stamp = nanoseconds(changed);
     if stamp != 0 && file.no_acl_at.load(Ordering::Relaxed) == stamp {

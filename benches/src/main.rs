@@ -1,0 +1,164 @@
+//! Load generator for NFSv4.1 servers, and the comparisons made with it.
+//!
+//! Owns: how servers are started for measurement, the load, the figures. Never does: judging them (`README.md` says how to read them).
+
+mod client;
+mod compare;
+mod engine;
+mod load;
+mod loopback;
+mod memory;
+mod pattern;
+mod process;
+mod servers;
+mod table;
+mod tree;
+mod wire;
+mod works;
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use works::Kind;
+
+/// Measures NFSv4.1 servers.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Forebay beside NFS-Ganesha on this machine, in pairs.
+    Compare(CompareArgs),
+    /// The load alone, against any NFSv4.1 server. `sequential_write` writes over the file!
+    Load(LoadArgs),
+    /// Forebay's memory, idle and for each open file.
+    Memory {
+        /// Files to open.
+        #[arg(long, default_value_t = 10_000)]
+        files: usize,
+    },
+}
+
+#[derive(Debug, Args)]
+struct CompareArgs {
+    /// Pairs of measurements for each work [default: 5, or 1 with --quick]
+    #[arg(long)]
+    rounds: Option<u32>,
+    /// Seconds of each measurement [default: 3, or 1 with --quick]
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// What to measure
+    #[arg(long, value_delimiter = ',', default_values_t = Kind::ALL.map(Kind::name).map(String::from), value_parser = known_work)]
+    works: Vec<String>,
+    /// Connections, each with a session and a thread of its own
+    #[arg(long, default_value_t = 1)]
+    connections: u32,
+    /// Slots in use on each connection [default: as many as the work needs]
+    #[arg(long)]
+    depth: Option<u32>,
+    /// Small files and short runs, to see whether it all works
+    #[arg(long)]
+    quick: bool,
+    /// Where the results go
+    #[arg(long, default_value = "bench-results/compare.json")]
+    json: PathBuf,
+    /// Measure Forebay alone
+    #[arg(long)]
+    skip_ganesha: bool,
+}
+
+#[derive(Debug, Args)]
+struct LoadArgs {
+    /// The server's address and port
+    #[arg(long)]
+    server: SocketAddr,
+    /// The file, or for getattr, lookup, readdir and open_read_close the directory
+    #[arg(long)]
+    path: String,
+    /// What to do
+    #[arg(long)]
+    work: Kind,
+    /// Connections, each with a session and a thread of its own
+    #[arg(long, default_value_t = 1)]
+    connections: u32,
+    /// Slots in use on each connection [default: as many as the work needs]
+    #[arg(long)]
+    depth: Option<u32>,
+    /// How long
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// The server's process on this machine, to tell what it uses too
+    #[arg(long)]
+    server_pid: Option<u32>,
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    process::clean_up_on_signals();
+    match cli.command {
+        Command::Compare(args) => compare::run(&args.options()?),
+        Command::Load(args) => load(&args),
+        Command::Memory { files } => memory::run(files),
+    }
+}
+
+fn known_work(name: &str) -> Result<String, String> {
+    <Kind as clap::ValueEnum>::from_str(name, false).map(|kind| kind.name().into())
+}
+
+impl CompareArgs {
+    fn options(&self) -> Result<compare::Options> {
+        let works = self.works.iter().map(|name| <Kind as clap::ValueEnum>::from_str(name, false));
+        let seconds = self.seconds.unwrap_or(if self.quick { 1.0 } else { 3.0 });
+        Ok(compare::Options {
+            rounds: self.rounds.unwrap_or(if self.quick { 1 } else { 5 }).max(1),
+            time: Duration::try_from_secs_f64(seconds)?,
+            works: works.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?,
+            connections: self.connections.max(1),
+            depth: self.depth,
+            quick: self.quick,
+            json: self.json.clone(),
+            skip_ganesha: self.skip_ganesha,
+        })
+    }
+}
+
+fn load(args: &LoadArgs) -> Result<()> {
+    let measured = load::run(&load::Plan {
+        server: args.server,
+        path: args.path.clone(),
+        work: args.work,
+        connections: args.connections.max(1),
+        depth: args.depth,
+        time: Duration::try_from_secs_f64(args.seconds)?,
+        verify: false,
+        server_pid: args.server_pid,
+    })?;
+    let unit = args.work.unit();
+    let busy = measured.client_cpu_s / measured.elapsed.as_secs_f64();
+    println!("{:.0} {unit}/s", measured.units_per_s);
+    println!("{:.0} bytes/s ({:.3} GiB/s)", measured.bytes_per_s, measured.bytes_per_s / compare::GIB);
+    for (name, quantile) in [("p50", 0.5), ("p99", 0.99)] {
+        println!("{name} {:.1} µs", measured.latency.value_at_quantile(quantile) as f64 / 1000.0);
+    }
+    let per = |cpu: f64| match measured.bytes {
+        0 => format!("{:.3} s per 100,000 {unit}", cpu / measured.units as f64 * compare::MANY),
+        bytes => format!(
+            "{:.3} s per GiB, {:.3} s per 100,000 {unit}",
+            cpu / bytes as f64 * compare::GIB,
+            cpu / measured.units as f64 * compare::MANY
+        ),
+    };
+    println!("own CPU {busy:.2} processors: {}", per(measured.client_cpu_s));
+    if let Some(cpu) = measured.server_cpu_s {
+        println!("server CPU {:.2} processors: {}", cpu / measured.elapsed.as_secs_f64(), per(cpu));
+    }
+    println!("{} slots in use on each of {} connections", measured.depth, args.connections.max(1));
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! `forebay serve` from the same build as this program.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::EXPORT;
+use crate::process::Guard;
+
+/// Starts it.
+pub fn start(tree: &Path, home: &Path, listen: SocketAddr, admin: SocketAddr) -> Result<Guard> {
+    let mut command = Command::new(binary()?);
+    command.args(["serve", "--listen", &listen.to_string(), "--admin", &admin.to_string(), "--lease-seconds", "60"]);
+    command.arg("--export").arg(format!("{EXPORT}=file://{},rw,no_root_squash", tree.display()));
+    command.arg("--data-dir").arg(home.join("data"));
+    Guard::start(command, &home.join("log"))
+}
+
+/// `FOREBAY_BIN`, or the program beside this one, built if it is not there.
+fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("FOREBAY_BIN") {
+        return Ok(path.into());
+    }
+    let here = std::env::current_exe().context("finding this program")?;
+    let beside = here.with_file_name("forebay");
+    if !beside.is_file() {
+        eprintln!("no forebay beside this program: building it");
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "--package", "forebay-node", "--bin", "forebay"]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        if !build.status().context("running cargo")?.success() || !beside.is_file() {
+            bail!("no {}: build it in the workspace's directory, or set FOREBAY_BIN", beside.display());
+        }
+    }
+    Ok(beside)
+}
