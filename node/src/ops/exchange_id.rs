@@ -13,8 +13,7 @@ use crate::state::clients::ExchangeRequest;
 
 pub fn run(cx: &Context<'_>, args: &ExchangeIdArgs) -> Result<ExchangeIdOk, Status> {
     // Nobody is fenced, since nothing is copied between servers: the flag is taken and not given back.
-    let of_minor_2 = if cx.minor_version >= 2 { exchange_id::SUPP_FENCE_OPS } else { 0 };
-    if args.flags & !(exchange_id::ARGUMENT_MASK | of_minor_2) != 0 {
+    if args.flags & !exchange_id::ARGUMENT_MASK != 0 {
         return Err(Status::Inval);
     }
     match &args.state_protect {

@@ -2,6 +2,7 @@
 //!
 //! Leases, grace and the timer are the test's own: nothing here waits for wall-clock minutes.
 #![allow(dead_code, reason = "each test file uses what it needs")]
+#![allow(clippy::unwrap_used, reason = "in a test, failing where one stands is what is wanted")]
 
 pub mod ops;
 
@@ -50,6 +51,7 @@ pub struct Lab {
     home: Arc<tempfile::TempDir>,
     exports: Vec<(&'static str, ExportOptions)>,
     options: ServerOptions,
+    local: LocalOptions,
 }
 
 /// A server that runs until it is stopped or dropped.
@@ -82,7 +84,7 @@ impl Lab {
             std::fs::create_dir_all(home.path().join(&name[1..])).unwrap();
         }
         let options = ServerOptions { lease: LEASE, grace: LEASE, ..ServerOptions::default() };
-        Self { home, exports, options }
+        Self { home, exports, options, local: LocalOptions::default() }
     }
 
     /// Another lease.
@@ -94,6 +96,18 @@ impl Lab {
     /// Another grace period.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;
+        self
+    }
+
+    /// Another patience with peers that leave something half done.
+    pub fn stall(mut self, stall: Duration) -> Self {
+        self.options.stall = stall;
+        self
+    }
+
+    /// How many files the server may keep open although nobody has them open.
+    pub fn open_files(mut self, most: usize) -> Self {
+        self.local.max_open_files = Some(most);
         self
     }
 
@@ -111,7 +125,7 @@ impl Lab {
     pub async fn start(&self) -> Running {
         let exports = self.exports.iter().map(|(name, options)| {
             let path = self.home.path().join(&name[1..]);
-            let source = LocalSource::open(&path, LocalOptions::default()).unwrap();
+            let source = LocalSource::open(&path, self.local.clone()).unwrap();
             let url = format!("file://{}", path.display());
             Export { name: (*name).into(), url, options: options.clone(), source }
         });

@@ -192,7 +192,7 @@ pub mod exchange_id {
     pub const PNFS_MASK: u32 = 0x7_0000;
     pub const UPD_CONFIRMED_REC_A: u32 = 0x4000_0000;
     pub const CONFIRMED_R: u32 = 0x8000_0000;
-    /// Every flag a client may send. `SUPP_FENCE_OPS` (RFC 7862 §14) is about COPY between servers, which is not served.
+    /// Every flag a client may send. RFC 7862's SUPP_FENCE_OPS (4) is not one: see decision note 6.
     pub const ARGUMENT_MASK: u32 = 0x4007_0103;
 }
 

@@ -1,0 +1,4 @@
+//! Attribute lists.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| forebay_proto_fuzz::properties::attributes(data));

@@ -1,0 +1,4 @@
+//! Results of every operation.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| forebay_proto_fuzz::properties::compound_reply(data));

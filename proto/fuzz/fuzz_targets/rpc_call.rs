@@ -1,0 +1,4 @@
+//! Headers of calls.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| forebay_proto_fuzz::properties::rpc_call(data));
