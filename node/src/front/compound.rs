@@ -271,9 +271,10 @@ impl Run<'_> {
         let (limit, too_big) = self.limit();
         let mark = self.answer.writer.mark();
         self.answer.push(&reply);
-        if self.answer.writer.len() <= limit || reply.status() != Status::Ok {
+        if self.answer.writer.len() <= limit {
             return reply;
         }
+        // Also a failure: DENIED names the holder, in up to a kilobyte.
         self.answer.writer.truncate(mark);
         self.answer.results -= 1;
         let refused = match OpNumber::from_number(reply.number()) {

@@ -3,7 +3,7 @@
 use forebay_node::client::Connection;
 use forebay_proto::{
     nfs4::{
-        ClientId, Op, OpReply, SessionId, Status,
+        ClientId, LockType, Op, OpReply, SessionId, Status,
         ops::{
             create_session::{ChannelAttributes, CreateSessionArgs, CreateSessionOk},
             reclaim_complete::ReclaimCompleteArgs,
@@ -195,4 +195,21 @@ async fn what_cannot_even_keep_a_sequence_is_told_at_once() {
     let (mut session, _) = Narrow::open(&running, none).await;
     assert_eq!(session.call(true, at("data")).await.0, Status::RepTooBigToCache);
     assert_eq!(session.call(false, at("data")).await.0, Status::Ok);
+}
+
+#[tokio::test]
+async fn a_denied_whose_holder_has_a_long_name_is_too_big_for_a_narrow_channel() {
+    let lab = Lab::default();
+    let running = lab.start().await;
+    std::fs::write(lab.path("file"), "x").unwrap();
+    let holder = running.client("holder").await;
+    let opened = crate::common::done(&holder, at_then("data", [open("o", "file", 3, 0)])).await;
+    let stateid = value!(opened, Open).stateid;
+    let name = "h".repeat(1000);
+    let locked = [lookup("file"), lock(stateid, &name, LockType::Write, 0, 10)];
+    crate::common::done(&holder, at_then("data", locked)).await;
+    let fore = ChannelAttributes { max_response_size: 400, ..channel() };
+    let (mut narrow, _) = Narrow::open(&running, fore).await;
+    let test = [lookup("file"), lockt("me", LockType::Write, 0, 10)];
+    assert_eq!(narrow.call(false, at_then("data", test)).await.0, Status::RepTooBig);
 }
