@@ -137,8 +137,11 @@ fn known_keys(text: &str, table: &toml::de::DeTable<'_>, known: &[&str]) -> Resu
 fn suggest(message: &mut String, given: &str, known: &[&str]) {
     let near = |candidate: &&&str| strsim::damerau_levenshtein(given, candidate.trim_end_matches('='));
     let nearest = known.iter().min_by_key(near).filter(|best| near(best) <= 1 + given.len() / 3);
-    if let Some(nearest) = nearest {
-        let _ = write!(message, "; did you mean `{}`?", nearest.trim_end_matches('='));
+    match nearest {
+        Some(nearest) => {
+            let _ = write!(message, "; did you mean `{}`?", nearest.trim_end_matches('='));
+        }
+        None => message.push('.'),
     }
     let _ = write!(message, " Known are: {}", known.join(", "));
 }
