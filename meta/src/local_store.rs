@@ -152,10 +152,11 @@ impl Inner {
         }
         fresh.sync_all().map_err(io)?;
         std::fs::rename(&temporary, &self.path).map_err(io)?;
+        // From here on the old journal has no name: a line written to it would be lost, whatever fails below.
+        self.journal = fresh;
         if let Some(parent) = self.path.parent() {
             File::open(parent).and_then(|directory| directory.sync_all()).map_err(io)?;
         }
-        self.journal = fresh;
         self.lines = 2;
         Ok(())
     }

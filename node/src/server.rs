@@ -206,12 +206,13 @@ impl Server {
 
     /// Frees everything of a client.
     pub fn free_client(&self, client: ClientId) {
-        self.sessions.remove_client(client);
-        self.files.release_client(client);
-        // Most that go were never on record, and a line in the journal costs a wait for the disk.
+        // On disk before others can have its files: it must not reclaim them after a crash. Most that go were never on
+        // record, and a line in the journal costs a wait for the disk.
         if self.plane.read(|state| state.clients.is_recorded(client.0)) {
             self.keep(Command::ForgetClient { clientid: client.0 });
         }
+        self.sessions.remove_client(client);
+        self.files.release_client(client);
     }
 
     fn keep(&self, command: Command) {
@@ -247,8 +248,8 @@ impl Server {
         let long_gone = self.clients.lock().expired(lease.saturating_mul(COURTESY_LEASES), now);
         for client in expired {
             if !self.files.has_state(client) || long_gone.contains(&client) {
-                self.clients.lock().remove(client);
-                self.free_client(client);
+                // Judged once more: it may have come back since.
+                self.expire_if_over(client);
             }
         }
     }

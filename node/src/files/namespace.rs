@@ -139,9 +139,13 @@ impl Namespace {
         &self.pseudo[place]
     }
 
-    /// What PUTROOTFH means.
-    pub fn root(&self) -> Result<Node, Status> {
-        if self.root_export { self.export_root(0) } else { Ok(Node::Pseudo(0)) }
+    /// What PUTROOTFH means, if `address` may know: an export at the root is for its clients only.
+    pub fn root(&self, address: IpAddr) -> Result<Node, Status> {
+        match self.exports.first() {
+            Some(export) if self.root_export && !export.admits(address) => Err(Status::Access),
+            Some(_) if self.root_export => self.export_root(0),
+            _ => Ok(Node::Pseudo(0)),
+        }
     }
 
     /// The root of an export.

@@ -111,7 +111,6 @@ impl Answer {
 async fn compound(server: &Arc<Server>, peer: std::net::IpAddr, call: Call, length: usize) -> Outcome {
     let xid = call.header.xid;
     let mut reader = call.arguments;
-    let rest = reader.rest();
     let Ok(header) = CompoundHeader::decode(&mut reader) else {
         let garbage = ReplyHeader::Accepted(AcceptStatus::GarbageArguments);
         return Outcome::Reply(header_only(xid, garbage));
@@ -126,8 +125,7 @@ async fn compound(server: &Arc<Server>, peer: std::net::IpAddr, call: Call, leng
         return Outcome::Reply(answer.finish());
     }
     let caller = Caller { address: peer, credential: call.header.credential };
-    let digest = xxh3_64(&rest[..rest.len().min(DIGEST_BYTES)]) ^ rest.len() as u64 | 1;
-    let shape = CallShape { length, operations: header.operations, digest };
+    let shape = CallShape { length, operations: header.operations, digest: 0 };
     let cx = Context::new(server, &caller, header.minor_version);
     Outcome::Reply(Run { cx, reader, answer, slot: None, shape }.run().await)
 }
@@ -234,7 +232,10 @@ impl Run<'_> {
 
     /// `Err` is the whole reply of the first time.
     fn sequence(&mut self, args: &forebay_proto::nfs4::ops::sequence::SequenceArgs) -> Result<OpReply, Encoded> {
-        match sequence::begin(self.cx.server, args, self.shape) {
+        // What follows SEQUENCE, not SEQUENCE itself: a client that sends a call again may name another highest slot.
+        let rest = self.reader.rest();
+        let digest = xxh3_64(&rest[..rest.len().min(DIGEST_BYTES)]) ^ rest.len() as u64 | 1;
+        match sequence::begin(self.cx.server, args, CallShape { digest, ..self.shape }) {
             Err(status) => Ok(OpReply::Sequence(Err(status))),
             Ok(Begun::Replay(reply)) => Err(with_xid(&reply, &self.answer.writer)),
             Ok(Begun::New(reply, slot)) => {

@@ -23,7 +23,7 @@ pub async fn run(cx: &mut Context<'_>, args: &CreateArgs) -> Result<CreateOk, St
     let (file, change) = with_change(&directory, || {
         source.make(&credentials, &directory.file, name, &object, mode, &set).map_err(Status::from)
     })?;
-    durable([&directory]).await?;
+    durable(cx, [&directory]).await?;
     let node = cx.server.namespace.node(&directory.export, file)?;
     cx.set_current(Node::File(node));
     Ok(CreateOk { change, attributes_set: attributes::set_mask(&wanted) })

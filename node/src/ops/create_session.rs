@@ -40,10 +40,15 @@ pub fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSessionOk
         fore: fore.clone(),
         back,
     };
-    let added = server.clients.lock().add_session(&reply, args.clientid, server.now())?;
-    if let Some(replaced) = added.replaced {
+    let replaced = {
+        // Both tables at once: a client that is freed in between would leave its session behind.
+        let mut clients = server.clients.lock();
+        let added = clients.add_session(&reply, args.clientid, server.now())?;
+        server.sessions.insert(Arc::new(Session::new(reply.session, added.client, fore, args.callback_program)));
+        added.replaced
+    };
+    if let Some(replaced) = replaced {
         server.free_client(replaced);
     }
-    server.sessions.insert(Arc::new(Session::new(reply.session, added.client, fore, args.callback_program)));
     Ok(reply)
 }

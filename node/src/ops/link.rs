@@ -22,6 +22,6 @@ pub async fn run(cx: &Context<'_>, args: &LinkArgs) -> Result<ChangeInfo, Status
     let credentials = cx.credentials(directory);
     let link = || source.link(&credentials, &node.file, &directory.file, name).map_err(Status::from);
     let ((), change) = with_change(directory, link)?;
-    durable([directory]).await?;
+    durable(cx, [directory]).await?;
     Ok(change)
 }

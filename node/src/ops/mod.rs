@@ -82,13 +82,20 @@ pub(crate) fn with_change<T>(
 }
 
 /// Puts changed names and attributes on disk, unless the export leaves that to the kernel. Data is COMMIT's.
-pub(crate) async fn durable<const N: usize>(changed: [&FileNode; N]) -> Result<(), Status> {
+pub(crate) async fn durable<const N: usize>(cx: &Context<'_>, changed: [&FileNode; N]) -> Result<(), Status> {
     if !changed.iter().any(|node| node.export.options.sync) {
         return Ok(());
     }
     let changed = changed.map(FileNode::clone);
-    let synced = blocking(move || changed.iter().try_for_each(|node| node.export.source.commit(&node.file)));
-    Ok(synced.await??)
+    let synced = blocking(move || changed.iter().try_for_each(|node| node.export.source.commit_all(&node.file)));
+    match synced.await? {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            // It may have been a failed write-back of a client's data, and the kernel tells it once.
+            cx.server.lost_writes();
+            Err(error.into())
+        }
+    }
 }
 
 /// The node, if it is a regular file (RFC 8881 §18.22.3 names the errors).

@@ -5,7 +5,7 @@ use forebay_proto::nfs4::{
     ops::open::{CreateHow, NoDelegation, OpenArgs, OpenClaim, OpenDelegation, OpenHow, OpenOk},
 };
 
-use super::{Context, blocking, durable, regular, with_change};
+use super::{Context, authorize, blocking, durable, regular, with_change};
 use crate::{
     files::{FileNode, Node, attributes, names},
     source::{Credentials, SetAttributes, SetTime, Time},
@@ -47,11 +47,20 @@ pub async fn run(cx: &mut Context<'_>, args: OpenArgs) -> Result<OpenOk, Status>
         node.export.writable()?;
     }
     if let Some(directory) = &found.changed {
-        durable([directory]).await?;
+        durable(cx, [directory]).await?;
     }
     let credentials = cx.credentials(node);
-    if !found.created && !reclaim {
-        permit(node, &credentials, access)?;
+    if !found.created {
+        // Who reclaims had the file open already, maybe with a mode that did not bind its owner then.
+        let is_owner = || node.export.source.attributes(&node.file).map(|told| told.uid == credentials.uid);
+        if !reclaim || !is_owner()? {
+            permit(node, &credentials, access)?;
+        }
+    }
+    let writes = access & open::ACCESS_WRITE != 0;
+    if found.truncate && !writes {
+        // Cutting the file is a write that the open itself does not ask for.
+        authorize(cx, node, &Stateid::ANONYMOUS, open::ACCESS_WRITE)?;
     }
     let owner = args.owner.owner.as_bytes().clone();
     let request = OpenRequest { client: client.id, owner, access, deny: args.share_deny, uid: credentials.uid };
@@ -62,7 +71,7 @@ pub async fn run(cx: &mut Context<'_>, args: OpenArgs) -> Result<OpenOk, Status>
     if found.truncate {
         let truncate = SetAttributes { size: Some(0), ..SetAttributes::default() };
         let (node, by) = (node.clone(), credentials.clone());
-        let done = blocking(move || node.export.source.set_attributes(&by, &node.file, &truncate, true)).await?;
+        let done = blocking(move || node.export.source.set_attributes(&by, &node.file, &truncate, writes)).await?;
         if let Err(error) = done {
             // Only what this OPEN opened is taken back: an open the owner had before stays.
             let key = found.node.key();
@@ -94,7 +103,14 @@ fn reserve(cx: &Context<'_>, node: &FileNode, request: OpenRequest) -> Result<St
     for _ in 0..EXPIRY_TRIES {
         let result = cx.server.files.of(key).open(key, request.clone());
         match result {
-            Ok(stateid) => return Ok(stateid),
+            Ok(stateid) => {
+                // Freed while this call ran: nobody would free what it just got.
+                if cx.server.clients.lock().owner(request.client).is_none() {
+                    cx.server.files.release_client(request.client);
+                    return Err(Status::BadSession);
+                }
+                return Ok(stateid);
+            }
             Err(Conflict::Status(status)) => return Err(status),
             Err(Conflict::Held(holder, _)) => cx.server.conflict(holder, Status::ShareDenied)?,
         }
@@ -193,7 +209,9 @@ fn create(cx: &Context<'_>, name: &[u8], how: &CreateHow) -> Result<Found, Statu
             if (told.accessed, told.modified) != verifier_times(&verifier) || told.size != set.size.unwrap_or(0) {
                 return Err(Status::Exist);
             }
-            Ok(Found { node, changed: None, created: true, change, attributes_set, truncate: false })
+            // Times can look like a verifier: of a stranger's file the permissions decide.
+            let created = told.uid == credentials.uid;
+            Ok(Found { node, changed: Some(directory.clone()), created, change, attributes_set, truncate: false })
         }
     }
 }

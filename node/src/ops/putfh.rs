@@ -12,7 +12,7 @@ pub fn run(cx: &mut Context<'_>, args: &PutFhArgs) -> Result<(), Status> {
 
 /// PUTROOTFH; the public filehandle is the same.
 pub fn root(cx: &mut Context<'_>) -> Result<(), Status> {
-    let node = cx.server.namespace.root()?;
+    let node = cx.server.namespace.root(cx.caller.address)?;
     cx.set_current(node);
     Ok(())
 }

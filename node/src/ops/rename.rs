@@ -29,6 +29,6 @@ pub async fn run(cx: &Context<'_>, args: &RenameArgs) -> Result<RenameOk, Status
             other => other,
         })?;
     kept::finish(cx.server, kept);
-    durable([source, target]).await?;
+    durable(cx, [source, target]).await?;
     Ok(RenameOk { source: source_change, target: target_change })
 }

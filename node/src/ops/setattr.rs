@@ -34,6 +34,6 @@ async fn set(cx: &Context<'_>, args: &SetAttrArgs) -> Result<Bitmap, Status> {
     } else {
         apply()?
     }
-    durable([node]).await?;
+    durable(cx, [node]).await?;
     Ok(attributes::set_mask(&wanted))
 }

@@ -24,7 +24,9 @@ pub async fn run(cx: &Context<'_>, args: WriteArgs) -> Result<WriteOk, Status> {
         node.export.source.write(&credentials, &node.file, offset, &args.data, false)?
     } else {
         let node = node.clone();
-        blocking(move || node.export.source.write(&credentials, &node.file, offset, &args.data, true)).await??
+        let write = move || node.export.source.write(&credentials, &node.file, offset, &args.data, true);
+        // The error may be of an earlier write-back, and the kernel tells it once.
+        blocking(write).await?.inspect_err(|_| cx.server.lost_writes())?
     };
     let count = u32::try_from(written).map_err(|_| Status::ServerFault)?;
     Ok(WriteOk { count, committed: stable, verifier })

@@ -174,7 +174,7 @@ impl Clients {
     fn insert(&mut self, request: ExchangeRequest<'_>, now: Now) -> Result<Exchanged, Status> {
         self.drop_unconfirmed(request.owner);
         if self.clients.len() >= CLIENTS_MAX {
-            return Err(Status::Resource);
+            return Err(Status::Delay);
         }
         let id = ClientId(u64::from(self.epoch) << 32 | u64::from(self.next));
         self.next = self.next.checked_add(1).ok_or(Status::ServerFault)?;

@@ -120,8 +120,8 @@ impl LocalSource {
     pub fn commit(&self, file: &LocalFile) -> Result<(), SourceError> {
         if file.kind() == FileKind::Directory {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let directory = rustix::fs::openat(file.as_fd(), c".", flags, Mode::empty())?;
-            return Ok(rustix::fs::fsync(directory)?);
+            let open = || Ok(rustix::fs::openat(file.as_fd(), c".", flags, Mode::empty())?);
+            return Ok(rustix::fs::fsync(self.retry_open(open)?)?);
         }
         let data = match self.shared.find_data(file.key, true) {
             Some(data) => data,
@@ -132,6 +132,19 @@ impl LocalSource {
         match self.shared.take_failure(file.key) {
             Some(errno) => Err(errno.into()),
             None => Ok(synced?),
+        }
+    }
+
+    /// As [`LocalSource::commit`], with owner, mode and times, which `fdatasync` may leave behind. Of links, fifos, sockets
+    /// and devices the kernel lets nobody ask for it.
+    pub fn commit_all(&self, file: &LocalFile) -> Result<(), SourceError> {
+        match file.kind() {
+            FileKind::Directory => self.commit(file),
+            FileKind::Regular => {
+                self.commit(file)?;
+                Ok(rustix::fs::fsync(self.reader(file)?.as_fd())?)
+            }
+            _ => Ok(()),
         }
     }
 
