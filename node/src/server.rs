@@ -244,6 +244,7 @@ impl Server {
             self.grace_over("time is up");
         }
         let lease = self.lease_ms();
+        self.clients.lock().drop_stale_unconfirmed(lease, now);
         let expired = self.clients.lock().expired(lease, now);
         let long_gone = self.clients.lock().expired(lease.saturating_mul(COURTESY_LEASES), now);
         for client in expired {

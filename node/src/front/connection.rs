@@ -36,6 +36,8 @@ const CALLS_IN_FLIGHT_MAX: usize = 128;
 const REPLY_BYTES_MAX: usize = 3 << 20;
 /// Replies that wait on all connections together; beyond it a connection may only have one at a time.
 const ALL_REPLY_BYTES_MAX: usize = 512 << 20;
+/// Records of calls under way on one connection: enough for WRITEs in every slot of a fast client.
+const CALL_BYTES_MAX: usize = 16 << 20;
 /// What is read at once when nothing larger is known to come.
 const READ_BYTES: usize = 64 << 10;
 /// Slices given to one `writev`.
@@ -45,7 +47,8 @@ const WATCHES: u32 = 4;
 /// A record has this many stalls' time to arrive, however steadily it drips: a megabyte at 15 kbit/s.
 const RECORD_STALLS: u32 = 10;
 
-type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
+/// A call under way; when it is done, its outcome and the bytes its record took.
+type Running<'a> = Pin<Box<dyn Future<Output = (Outcome, usize)> + Send + 'a>>;
 
 /// Serves a connection until its peer goes, misbehaves, or `drain` is cancelled and all calls are answered.
 pub async fn serve(server: Arc<Server>, stream: TcpStream, peer: std::net::SocketAddr, drain: CancellationToken) {
@@ -57,6 +60,7 @@ pub async fn serve(server: Arc<Server>, stream: TcpStream, peer: std::net::Socke
         input: BytesMut::new(),
         records: RecordReader::new(RECORD_MAX),
         running: FuturesUnordered::new(),
+        running_bytes: 0,
         output: Output::default(),
         moved: Instant::now(),
         record_began: Instant::now(),
@@ -84,6 +88,7 @@ struct Connection<'a> {
     input: BytesMut,
     records: RecordReader,
     running: FuturesUnordered<Running<'a>>,
+    running_bytes: usize,
     output: Output,
     moved: Instant,
     /// When the record that is arriving began to.
@@ -112,7 +117,10 @@ impl Connection<'_> {
             }
             let may_read = !draining && !self.eof && self.has_room();
             tokio::select! {
-                Some(outcome) = self.running.next(), if !self.running.is_empty() => self.take(outcome)?,
+                Some((outcome, bytes)) = self.running.next(), if !self.running.is_empty() => {
+                    self.running_bytes -= bytes;
+                    self.take(outcome)?;
+                }
                 ready = self.stream.readable(), if may_read => { ready?; self.receive()?; }
                 ready = self.stream.writable(), if !self.output.is_empty() => ready?,
                 () = drain.cancelled(), if !draining => draining = true,
@@ -129,7 +137,8 @@ impl Connection<'_> {
     fn has_room(&self) -> bool {
         let crowded = ALL_REPLY_BYTES.load(Ordering::Relaxed) > ALL_REPLY_BYTES_MAX;
         let bytes_max = if crowded { 1 } else { REPLY_BYTES_MAX };
-        self.running.len() < CALLS_IN_FLIGHT_MAX && self.output.bytes < bytes_max
+        let calls = self.running.len() < CALLS_IN_FLIGHT_MAX && self.running_bytes < CALL_BYTES_MAX;
+        calls && self.output.bytes < bytes_max
     }
 
     /// Reads what is there, once: a fast sender must not keep us from answering.
@@ -160,10 +169,14 @@ impl Connection<'_> {
             self.record_began = arrived;
             self.server.metrics.queued(arrived.elapsed());
             let server = self.server;
-            let mut call: Running<'_> = Box::pin(compound::answer(server, self.peer.ip(), record));
+            let (peer, bytes) = (self.peer.ip(), record.len());
+            let mut call: Running<'_> = Box::pin(async move { (compound::answer(server, peer, record).await, bytes) });
             match poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await {
-                Poll::Ready(outcome) => self.take(outcome)?,
-                Poll::Pending => self.running.push(call),
+                Poll::Ready((outcome, _)) => self.take(outcome)?,
+                Poll::Pending => {
+                    self.running_bytes += bytes;
+                    self.running.push(call);
+                }
             }
         }
         Ok(true)

@@ -8,7 +8,7 @@ use crate::ops::{self, Context};
 pub async fn run(cx: &mut Context<'_>, op: Op) -> OpReply {
     match op {
         Op::Access(args) => OpReply::Access(ops::access::run(cx, &args)),
-        Op::Close(args) => OpReply::Close(ops::close::run(cx, &args)),
+        Op::Close(args) => OpReply::Close(ops::close::run(cx, &args).await),
         Op::Commit(args) => OpReply::Commit(ops::commit::run(cx, &args).await),
         Op::Create(args) => OpReply::Create(ops::create::run(cx, &args).await),
         Op::GetAttr(args) => OpReply::GetAttr(ops::getattr::run(cx, &args)),
@@ -44,7 +44,7 @@ pub async fn run(cx: &mut Context<'_>, op: Op) -> OpReply {
 async fn sessions_and_later(cx: &mut Context<'_>, op: Op) -> OpReply {
     match op {
         Op::ExchangeId(args) => OpReply::ExchangeId(ops::exchange_id::run(cx, &args)),
-        Op::CreateSession(args) => OpReply::CreateSession(ops::create_session::run(cx, &args)),
+        Op::CreateSession(args) => OpReply::CreateSession(ops::create_session::run(cx, &args).await),
         Op::BindConnToSession(args) => OpReply::BindConnToSession(ops::session::bind(cx, &args)),
         Op::BackchannelCtl(args) => OpReply::BackchannelCtl(ops::session::backchannel(cx, &args)),
         Op::DestroySession(args) => OpReply::DestroySession(ops::session::destroy(cx, &args)),
@@ -59,9 +59,9 @@ async fn sessions_and_later(cx: &mut Context<'_>, op: Op) -> OpReply {
         Op::ReadPlus(args) => OpReply::ReadPlus(ops::read_plus::run(cx, &args).await),
         Op::Seek(args) => OpReply::Seek(ops::seek::run(cx, &args)),
         Op::GetXattr(args) => OpReply::GetXattr(ops::xattr::get(cx, &args)),
-        Op::SetXattr(args) => OpReply::SetXattr(ops::xattr::set(cx, &args)),
+        Op::SetXattr(args) => OpReply::SetXattr(ops::xattr::set(cx, &args).await),
         Op::ListXattrs(args) => OpReply::ListXattrs(ops::xattr::list(cx, &args)),
-        Op::RemoveXattr(args) => OpReply::RemoveXattr(ops::xattr::remove(cx, &args)),
+        Op::RemoveXattr(args) => OpReply::RemoveXattr(ops::xattr::remove(cx, &args).await),
         // SEQUENCE is the frame's own; anywhere but first it is out of place.
         Op::Sequence(_) => OpReply::Sequence(Err(Status::SequencePos)),
         // Delegations, layouts, named attributes and SSV are not served.

@@ -2,13 +2,17 @@
 
 use forebay_proto::nfs4::{Stateid, Status, ops::close::CloseArgs};
 
-use super::Context;
+use super::{Context, blocking};
 
-pub fn run(cx: &mut Context<'_>, args: &CloseArgs) -> Result<Stateid, Status> {
+pub async fn run(cx: &mut Context<'_>, args: &CloseArgs) -> Result<Stateid, Status> {
     let stateid = cx.real_stateid(&args.stateid)?;
     let key = cx.file()?.key();
     let client = cx.client()?.id;
-    cx.server.files.of(key).close(key, client, &stateid)?;
+    let kept = cx.server.files.of(key).close(key, client, &stateid)?;
+    if kept.is_some() {
+        // The last open of a file without names: its blocks are freed now.
+        blocking(move || drop(kept)).await?;
+    }
     cx.set_stateid(Stateid::INVALID);
     Ok(Stateid::INVALID)
 }

@@ -8,13 +8,13 @@ use forebay_proto::nfs4::{
     ops::create_session::{CreateSessionArgs, CreateSessionOk},
 };
 
-use super::Context;
+use super::{Context, blocking};
 use crate::state::{
     clients::SessionRequest,
     sessions::{Session, negotiate},
 };
 
-pub fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSessionOk, Status> {
+pub async fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSessionOk, Status> {
     let known = create_session::PERSIST | create_session::CONN_BACK_CHAN | create_session::CONN_RDMA;
     let server = cx.server;
     let judged = server.clients.lock().judge_session(args, cx.principal())?;
@@ -28,7 +28,8 @@ pub fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSessionOk
     let (fore, back) = negotiate(args, server.channel_limits())?;
     if let Some(record) = record {
         // On disk before the client is told: after a crash in between it may reclaim.
-        server.plane.propose(Command::RecordClient(record)).map_err(|error| {
+        let plane = server.plane.clone();
+        blocking(move || plane.propose(Command::RecordClient(record))).await?.map_err(|error| {
             tracing::error!(%error, "a client cannot be recorded; it is told to try again");
             Status::Delay
         })?;

@@ -19,29 +19,22 @@ impl Drop for Pinned {
     }
 }
 
-/// Pins what `name` stands for, if somebody has it open. Before the name goes.
-pub fn prepare(
-    server: &Server,
-    directory: &FileNode,
-    credentials: &Credentials,
-    name: &[u8],
-) -> Option<(FileKey, Pinned)> {
+/// Pins what `name` stands for. Before the name goes: somebody may open the file until the very moment.
+pub fn prepare(directory: &FileNode, credentials: &Credentials, name: &[u8]) -> Option<(FileKey, Pinned)> {
     let file = directory.child(credentials, name).ok()?;
     if file.kind() != FileKind::Regular {
         return None;
     }
     let node = FileNode { export: directory.export.clone(), fsid: directory.fsid, file };
-    let key = node.key();
-    if !server.files.of(key).is_open(key) {
-        return None;
-    }
     node.file.pin();
-    Some((key, Pinned(node.file)))
+    Some((node.key(), Pinned(node.file)))
 }
 
-/// Hands the pin to the file's opens. After the name is gone; other names may remain, and then the pin does no harm.
+/// Hands the pin to the file's opens, if somebody has it open. After the name is gone; other names may remain, and then
+/// the pin does no harm.
 pub fn finish(server: &Server, kept: Option<(FileKey, Pinned)>) {
     if let Some((key, pinned)) = kept {
-        server.files.of(key).keep(key, Box::new(pinned));
+        // What is not kept is let go here, without the table's lock.
+        let _not_kept = server.files.of(key).keep(key, Box::new(pinned));
     }
 }

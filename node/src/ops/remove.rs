@@ -13,7 +13,7 @@ pub async fn run(cx: &Context<'_>, args: &RemoveArgs) -> Result<ChangeInfo, Stat
     let server = cx.server.clone();
     // Freeing a large file's blocks can take seconds.
     blocking(move || {
-        let kept = kept::prepare(&server, &directory, &credentials, &name);
+        let kept = kept::prepare(&directory, &credentials, &name);
         let remove = || directory.export.source.remove(&credentials, &directory.file, &name).map_err(Status::from);
         let (_, change) = with_change(&directory, remove).map_err(|status| names::missing(&name, status))?;
         kept::finish(&server, kept);

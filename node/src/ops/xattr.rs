@@ -14,7 +14,7 @@ use forebay_proto::{
     xdr::{List, Opaque},
 };
 
-use super::{Context, with_change};
+use super::{Context, durable, with_change};
 use crate::{
     files::{FileNode, Node},
     source::XattrSet,
@@ -51,7 +51,7 @@ pub fn get(cx: &Context<'_>, args: &GetXattrArgs) -> Result<GetXattrOk, Status> 
 }
 
 /// SETXATTR.
-pub fn set(cx: &Context<'_>, args: &SetXattrArgs) -> Result<ChangeInfo, Status> {
+pub async fn set(cx: &Context<'_>, args: &SetXattrArgs) -> Result<ChangeInfo, Status> {
     let Node::File(node) = cx.current()? else { return Err(Status::Rofs) };
     node.export.writable()?;
     let name = judge_name(&args.name)?;
@@ -72,17 +72,21 @@ pub fn set(cx: &Context<'_>, args: &SetXattrArgs) -> Result<ChangeInfo, Status> 
             status => status,
         })
     };
-    with_change(node, set).map(|((), change)| change)
+    let ((), change) = with_change(node, set)?;
+    durable(cx, [node]).await?;
+    Ok(change)
 }
 
 /// REMOVEXATTR.
-pub fn remove(cx: &Context<'_>, args: &RemoveXattrArgs) -> Result<ChangeInfo, Status> {
+pub async fn remove(cx: &Context<'_>, args: &RemoveXattrArgs) -> Result<ChangeInfo, Status> {
     let Node::File(node) = cx.current()? else { return Err(Status::Rofs) };
     node.export.writable()?;
     let name = judge_name(&args.name)?;
     let credentials = cx.credentials(node);
     let remove = || node.export.source.xattr_remove(&credentials, &node.file, name).map_err(Status::from);
-    with_change(node, remove).map(|((), change)| change)
+    let ((), change) = with_change(node, remove)?;
+    durable(cx, [node]).await?;
+    Ok(change)
 }
 
 /// LISTXATTRS: the cookie is how many names were told before.

@@ -302,6 +302,19 @@ impl Clients {
         true
     }
 
+    /// Forgets clients that never made a session and whose lease is over: they hold nothing.
+    pub fn drop_stale_unconfirmed(&mut self, lease_ms: u64, now: Now) {
+        let stale = |client: &Client| !client.confirmed && now.since(client.shared.renewed()) > lease_ms;
+        let unconfirmed = &mut self.unconfirmed;
+        self.clients.retain(|id, client| {
+            let goes = stale(client);
+            if goes && unconfirmed.get(&client.owner) == Some(id) {
+                unconfirmed.remove(&client.owner);
+            }
+            !goes
+        });
+    }
+
     /// Clients whose lease is over.
     pub fn expired(&self, lease_ms: u64, now: Now) -> Vec<ClientId> {
         let over = |client: &&Client| now.since(client.shared.renewed()) > lease_ms;

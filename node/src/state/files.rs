@@ -132,7 +132,10 @@ impl Files {
 
     /// Frees everything a client holds.
     pub fn release_client(&self, client: ClientId) {
-        self.shards.iter().for_each(|shard| shard.lock().release_client(client));
+        for shard in &self.shards {
+            let kept = shard.lock().release_client(client);
+            drop(kept);
+        }
     }
 
     /// Opens and locks held, for metrics.
@@ -194,8 +197,14 @@ impl FileTable {
         Ok(Stateid { seqid: 1, other: fresh })
     }
 
-    /// CLOSE: the open and its locks are gone.
-    pub fn close(&mut self, file: FileKey, client: ClientId, stateid: &Stateid) -> Result<(), Status> {
+    /// CLOSE: the open and its locks are gone. What was kept for the last open is given back: letting go of a file can
+    /// take the disk's time, which nobody should wait for with this table locked.
+    pub fn close(
+        &mut self,
+        file: FileKey,
+        client: ClientId,
+        stateid: &Stateid,
+    ) -> Result<Option<Box<dyn Kept>>, Status> {
         let state = self.files.get_mut(&file).ok_or(Status::BadStateid)?;
         let place = state.opens.iter().position(|open| open.other == stateid.other && open.client == client);
         let place = place.ok_or(Status::BadStateid)?;
@@ -211,8 +220,7 @@ impl FileTable {
             }
             stays
         });
-        self.tidy(file);
-        Ok(())
+        Ok(self.tidy(file))
     }
 
     /// OPEN_DOWNGRADE: only to what some OPENs together had (RFC 8881 §18.18.3).
@@ -373,15 +381,12 @@ impl FileTable {
         self.granted(file, client, stateid).map(|_| ())
     }
 
-    /// The seqid an open or lock stateid has now: what the current stateid of a COMPOUND stands for.
-    pub fn is_open(&self, file: FileKey) -> bool {
-        self.files.get(&file).is_some_and(|state| !state.opens.is_empty())
-    }
-
-    /// An open file lost its last name: `kept` goes on working until the last CLOSE.
-    pub fn keep(&mut self, file: FileKey, kept: Box<dyn Kept>) {
-        if let Some(state) = self.files.get_mut(&file) {
-            state.kept = Some(kept);
+    /// A file lost a name: if somebody has it open, `kept` goes on working until the last CLOSE. What is not (or no
+    /// longer) kept is given back.
+    pub fn keep(&mut self, file: FileKey, kept: Box<dyn Kept>) -> Option<Box<dyn Kept>> {
+        match self.files.get_mut(&file) {
+            Some(state) => state.kept.replace(kept),
+            None => Some(kept),
         }
     }
 
@@ -389,14 +394,20 @@ impl FileTable {
         self.files.values().any(|state| state.opens.iter().any(|open| open.client == client))
     }
 
-    fn release_client(&mut self, client: ClientId) {
+    fn release_client(&mut self, client: ClientId) -> Vec<Box<dyn Kept>> {
+        let mut kept = Vec::new();
         let stateids = &mut self.stateids;
         self.files.retain(|_, state| {
             state.locks.retain(|lock| lock.owner.client != client || stateids.remove(&lock.other).is_none());
             state.opens.retain(|open| open.client != client || stateids.remove(&open.other).is_none());
             state.ranges.release_client(client);
-            !state.opens.is_empty()
+            let stays = !state.opens.is_empty();
+            if !stays {
+                kept.extend(state.kept.take());
+            }
+            stays
         });
+        kept
     }
 
     fn counts(&self) -> (usize, usize) {
@@ -405,10 +416,9 @@ impl FileTable {
     }
 
     /// A file without opens needs no entry (locks cannot be without an open).
-    fn tidy(&mut self, file: FileKey) {
-        if self.files.get(&file).is_some_and(|state| state.opens.is_empty()) {
-            self.files.remove(&file);
-        }
+    fn tidy(&mut self, file: FileKey) -> Option<Box<dyn Kept>> {
+        let empty = self.files.get(&file).is_some_and(|state| state.opens.is_empty());
+        empty.then(|| self.files.remove(&file))?.and_then(|state| state.kept)
     }
 }
 
@@ -495,7 +505,7 @@ mod tests {
         assert_eq!(table.downgrade(FILE, client, &down, 2, 2), Err(Status::Inval), "what was given up is gone");
         assert_eq!(table.free(client, &down), Err(Status::LocksHeld));
         table.close(FILE, client, &Stateid { seqid: 0, ..down }).unwrap();
-        assert_eq!(table.close(FILE, client, &down), Err(Status::BadStateid));
+        assert_eq!(table.close(FILE, client, &down).err(), Some(Status::BadStateid));
         assert!(table.files.is_empty() && table.stateids.is_empty(), "nothing is left behind");
     }
 
