@@ -30,8 +30,9 @@ use tokio_util::sync::CancellationToken;
 use super::compound::{self, Outcome};
 use crate::server::Server;
 
-/// Calls of one connection that run at once: as many as a session has slots.
-const CALLS_IN_FLIGHT_MAX: usize = 128;
+/// Calls of one connection that wait for something at once. Each may come back with a megabyte, whether or not the peer
+/// takes replies, so this bounds a connection's memory; calls that need not wait are not counted.
+const CALLS_IN_FLIGHT_MAX: usize = 32;
 /// Replies that wait to be sent: two full READs ahead of the one being sent.
 const REPLY_BYTES_MAX: usize = 3 << 20;
 /// Replies that wait on all connections together; beyond it a connection may only have one at a time.

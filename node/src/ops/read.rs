@@ -13,12 +13,22 @@ use forebay_proto::{
 use super::{Context, authorize, blocking, buffers, regular};
 use crate::{files::FileNode, source::ReadOutcome};
 
+/// Copying this much takes longer than handing the copy to another thread.
+const SPREAD: u32 = 128 << 10;
+
 pub async fn run(cx: &Context<'_>, args: &ReadArgs) -> Result<ReadOk, Status> {
     let node = regular(cx.file()?)?;
     authorize(cx, node, &args.stateid, open::ACCESS_READ)?;
     // A short read is always allowed: the reply must fit what the session agreed to.
     let count = args.count.min(IO_MAX).min(cx.payload_room());
-    let (data, eof) = read(node, args.offset, count as usize).await?;
+    let (data, eof) = if count < SPREAD {
+        read(node, args.offset, count as usize).await?
+    } else {
+        // The connection's task goes on sending what was read before, on another core.
+        let (node, offset) = (node.clone(), args.offset);
+        let reading = tokio::spawn(async move { read(&node, offset, count as usize).await });
+        reading.await.map_err(|_| Status::ServerFault)??
+    };
     let data = Opaque::new(data).ok_or(Status::ServerFault)?;
     Ok(ReadOk { eof, data })
 }
