@@ -39,9 +39,14 @@ impl Clients {
         self.records.iter()
     }
 
+    /// The record of `owner`, if it held state.
+    pub fn of_owner(&self, owner: &[u8]) -> Option<&ClientRecord> {
+        self.by_owner.get(owner).map(|&place| &self.records[place])
+    }
+
     /// Whether `owner` held state.
     pub fn may_reclaim(&self, owner: &[u8]) -> bool {
-        self.by_owner.contains_key(owner)
+        self.of_owner(owner).is_some()
     }
 
     /// Whether this very clientid is on record.

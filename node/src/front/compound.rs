@@ -125,7 +125,7 @@ async fn compound(server: &Arc<Server>, peer: std::net::IpAddr, call: Call, leng
         return Outcome::Reply(answer.finish());
     }
     let caller = Caller { address: peer, credential: call.header.credential };
-    let shape = CallShape { length, operations: header.operations, digest: 0 };
+    let shape = CallShape { length, operations: header.operations };
     let cx = Context::new(server, &caller, header.minor_version);
     Outcome::Reply(Run { cx, reader, answer, slot: None, shape }.run().await)
 }
@@ -235,7 +235,7 @@ impl Run<'_> {
         // What follows SEQUENCE, not SEQUENCE itself: a client that sends a call again may name another highest slot.
         let rest = self.reader.rest();
         let digest = xxh3_64(&rest[..rest.len().min(DIGEST_BYTES)]) ^ rest.len() as u64 | 1;
-        match sequence::begin(self.cx.server, args, CallShape { digest, ..self.shape }) {
+        match sequence::begin(self.cx.server, args, self.shape, digest) {
             Err(status) => Ok(OpReply::Sequence(Err(status))),
             Ok(Begun::Replay(reply)) => Err(with_xid(&reply, &self.answer.writer)),
             Ok(Begun::New(reply, slot)) => {

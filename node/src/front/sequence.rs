@@ -25,8 +25,6 @@ pub struct CallShape {
     pub length: usize,
     /// Operations announced.
     pub operations: u32,
-    /// Of the arguments; never 0.
-    pub digest: u64,
 }
 
 /// A slot taken. Dropped without [`SlotGuard::finish`] (a cancelled call), the slot is free again without a reply.
@@ -69,8 +67,8 @@ pub enum Begun {
     Replay(Encoded),
 }
 
-/// Judges and takes the slot.
-pub fn begin(server: &Server, args: &SequenceArgs, shape: CallShape) -> Result<Begun, Status> {
+/// Judges and takes the slot. `digest` is of what follows SEQUENCE; never 0.
+pub fn begin(server: &Server, args: &SequenceArgs, shape: CallShape, digest: u64) -> Result<Begun, Status> {
     let session = server.sessions.find(&args.session)?;
     if shape.length > session.fore.max_request_size as usize {
         return Err(Status::ReqTooBig);
@@ -81,7 +79,7 @@ pub fn begin(server: &Server, args: &SequenceArgs, shape: CallShape) -> Result<B
     if args.cache_this && session.fore.max_response_size_cached < SMALLEST_REPLY {
         return Err(Status::RepTooBigToCache);
     }
-    let sequenced = session.sequence(args, shape.digest)?;
+    let sequenced = session.sequence(args, digest)?;
     session.client.renew(server.now());
     if let Sequenced::Replay(reply) = sequenced {
         return Ok(Begun::Replay(reply));

@@ -22,11 +22,11 @@ pub fn take(capacity: usize) -> BytesMut {
     SLABS.with_borrow_mut(|slabs| {
         for slab in slabs.iter_mut() {
             if slab.try_reclaim(capacity) {
-                return split(slab, capacity);
+                return hand_out(slab);
             }
         }
         let mut slab = BytesMut::with_capacity(SLAB.max(capacity));
-        let buffer = split(&mut slab, capacity);
+        let buffer = hand_out(&mut slab);
         if slabs.len() == KEPT {
             slabs.remove(0);
         }
@@ -36,10 +36,9 @@ pub fn take(capacity: usize) -> BytesMut {
 }
 
 /// Hands out the whole slab; what stays behind is an empty view of the same memory, by which it is reclaimed.
-fn split(slab: &mut BytesMut, _capacity: usize) -> BytesMut {
-    slab.clear();
-    let whole = std::mem::take(slab);
-    let mut whole = whole;
+fn hand_out(slab: &mut BytesMut) -> BytesMut {
+    let mut whole = std::mem::take(slab);
+    whole.clear();
     *slab = whole.split_to(0);
     whole
 }

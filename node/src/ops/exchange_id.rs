@@ -25,9 +25,10 @@ pub fn run(cx: &Context<'_>, args: &ExchangeIdArgs) -> Result<ExchangeIdOk, Stat
     let owner = &args.owner.owner;
     let verifier = args.owner.verifier;
     let on_record = |record: &forebay_meta::state::ClientRecord| {
-        record.owner[..] == owner[..] && record.verifier == verifier && record.clientid >> 32 != server.epoch()
+        record.verifier == verifier && record.clientid >> 32 != server.epoch()
     };
-    let may_reclaim = server.in_grace() && server.plane.read(|state| state.clients.iter().any(on_record));
+    let may_reclaim =
+        server.in_grace() && server.plane.read(|state| state.clients.of_owner(owner).is_some_and(on_record));
     let request = ExchangeRequest { owner, verifier, principal: cx.principal(), flags: args.flags, may_reclaim };
     let has_state = |client| server.files.has_state(client);
     let exchanged = server.clients.lock().exchange_id(request, has_state, server.lease_ms(), server.now())?;
