@@ -10,6 +10,8 @@ impl From<SourceError> for Status {
             SourceError::Stale => Self::Stale,
             SourceError::BadHandle => Self::BadHandle,
             SourceError::NoHandle => Self::NotSupp,
+            SourceError::Unavailable => Self::Delay,
+            SourceError::BadCookie => Self::NotSame,
             SourceError::Errno(errno) => from_errno(errno),
         }
     }

@@ -4,6 +4,7 @@
 //! Invariant: a [`SourceHandle`] names the same object for as long as that object exists, through renames and restarts.
 
 pub mod local;
+pub mod remote;
 mod types;
 
 pub use types::*;

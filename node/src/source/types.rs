@@ -266,9 +266,20 @@ pub enum SourceError {
     /// The object is on a file system that has no stable handles or one too long for the wire.
     #[error("no stable handle")]
     NoHandle,
+    /// The source cannot be reached, or does not answer in time. Asking again later is right.
+    #[error("source unavailable")]
+    Unavailable,
+    /// A listing cannot be read on from there.
+    #[error("cookie no longer valid")]
+    BadCookie,
     /// The system's answer.
     #[error("errno {0}")]
     Errno(i32),
+}
+
+impl SourceError {
+    /// The source does not know how to.
+    pub const UNSUPPORTED: Self = Self::Errno(libc::EOPNOTSUPP);
 }
 
 impl From<rustix::io::Errno> for SourceError {
