@@ -4,6 +4,7 @@
 //! [`files`] for what they act on, which is in a [`source`].
 
 pub mod admin;
+pub mod cache;
 pub mod cli;
 pub mod client;
 pub mod config;

@@ -16,11 +16,15 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin::{self, AdminState, metrics::NfsMetrics},
-    config::Config,
+    config::{Config, SourceConfig},
     files::Export,
     front::listener,
     server::{Server, ServerOptions},
-    source::local::{LocalOptions, LocalSource},
+    source::{
+        Source,
+        local::{LocalOptions, LocalSource},
+        network::Network,
+    },
 };
 
 /// How often leases and grace are looked at.
@@ -39,6 +43,8 @@ pub struct Node {
     pub admin: SocketAddr,
     /// The server, for those in the same process.
     pub server: Arc<Server>,
+    /// Sources on the network, and the cache.
+    pub network: Arc<Network>,
     drain: CancellationToken,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -48,8 +54,11 @@ pub struct Node {
 
 /// Opens the plane and the exports and begins to serve.
 pub async fn start(config: Config, metrics: metrics_exporter_prometheus::PrometheusHandle) -> anyhow::Result<Node> {
-    let exports = config.exports.iter().map(open_export).collect::<anyhow::Result<Vec<_>>>()?;
     let plane = Arc::new(LocalStore::open(&config.data_dir, fresh_identity)?);
+    let identity = plane.read(|state| state.identity.clone()).context("the data directory has no identity")?;
+    let network = Arc::new(Network::open(&config.exports, &config.cache, &identity).await?);
+    let open = |export| open_export(export, &network);
+    let exports = config.exports.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let options =
         ServerOptions { lease: config.lease, grace: config.grace, slots: config.slots, ..ServerOptions::default() };
     let server = Arc::new(Server::start(exports, plane, options, Arc::new(NfsMetrics::new()))?);
@@ -60,7 +69,12 @@ pub async fn start(config: Config, metrics: metrics_exporter_prometheus::Prometh
 
     let (drain, stop, tasks) = (CancellationToken::new(), CancellationToken::new(), TaskTracker::new());
     let serving = Arc::new(AtomicBool::new(true));
-    let state = AdminState { server: server.clone(), serving: serving.clone(), metrics: metrics.clone() };
+    let state = AdminState {
+        server: server.clone(),
+        serving: serving.clone(),
+        metrics: metrics.clone(),
+        network: network.clone(),
+    };
     tasks.spawn(admin::serve(admin, state, stop.clone()));
     tasks.spawn(tick(server.clone(), metrics, stop.clone()));
     let nfs_task = tokio::spawn(listener::serve(server.clone(), nfs, drain.clone()));
@@ -69,7 +83,7 @@ pub async fn start(config: Config, metrics: metrics_exporter_prometheus::Prometh
         tracing::info!(name = %export.name, source = %export.url, access, "export");
     }
     tracing::info!(nfs = %nfs_address, admin = %admin_address, "serving NFSv4.1 and NFSv4.2");
-    Ok(Node { nfs: nfs_address, admin: admin_address, server, drain, stop, tasks, serving, nfs_task })
+    Ok(Node { nfs: nfs_address, admin: admin_address, server, network, drain, stop, tasks, serving, nfs_task })
 }
 
 impl Node {
@@ -86,6 +100,7 @@ impl Node {
         if tokio::time::timeout(TASKS_MAX, self.tasks.wait()).await.is_err() {
             tracing::warn!("something still waits for a disk");
         }
+        self.network.close().await;
         tracing::info!("drained");
     }
 
@@ -95,9 +110,17 @@ impl Node {
     }
 }
 
-fn open_export(config: &crate::config::ExportConfig) -> anyhow::Result<Export> {
-    let source = LocalSource::open(&config.path, LocalOptions::default())
-        .with_context(|| format!("export {} cannot be served", config.name))?;
+fn open_export(config: &crate::config::ExportConfig, network: &Network) -> anyhow::Result<Export> {
+    let source = match &config.source {
+        SourceConfig::Local(path) => {
+            let source = LocalSource::open(path, LocalOptions::default());
+            Source::Local(source.with_context(|| format!("export {} cannot be served", config.name))?)
+        }
+        SourceConfig::Nfs4(_) | SourceConfig::Nfs3(_) => {
+            let source = network.source(&config.name).context("every export on the network has a source")?;
+            Source::Cached(source.cached.clone())
+        }
+    };
     Ok(Export { name: config.name.clone(), url: config.url.clone(), options: config.options.clone(), source })
 }
 

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use crate::{
     admin::metrics::NfsMetrics,
     files::{Export, Namespace, namespace::NamespaceError},
+    source::Source,
     state::{
         Now,
         clients::Clients,
@@ -258,7 +259,10 @@ impl Server {
     /// What a slower timer does: lets go of files that were deleted behind our back.
     pub fn sweep(&self) {
         for export in self.namespace.exports() {
-            export.source.release_deleted();
+            match &export.source {
+                Source::Local(source) => drop(source.release_deleted()),
+                Source::Cached(_) => {}
+            }
         }
     }
 

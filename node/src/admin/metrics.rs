@@ -57,7 +57,14 @@ impl Times {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    fn render(&self, out: &mut String, name: &str, label: &str) {
+    /// How many were added, and their sum.
+    pub(crate) fn total(&self) -> (u64, Duration) {
+        let count = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum();
+        (count, Duration::from_nanos(self.sum_ns.load(Ordering::Relaxed)))
+    }
+
+    /// Appends the histogram `name` with `label` (`key="value"`, several with commas) in Prometheus' text format.
+    pub(crate) fn render(&self, out: &mut String, name: &str, label: &str) {
         let mut total = 0;
         for (place, bucket) in self.buckets.iter().enumerate() {
             total += bucket.load(Ordering::Relaxed);

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::server::Server;
+use crate::{server::Server, source::network::Network};
 
 /// What the pages show.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct AdminState {
     pub serving: Arc<AtomicBool>,
     /// Counters.
     pub metrics: PrometheusHandle,
+    /// Sources on the network, and the cache.
+    pub network: Arc<Network>,
 }
 
 /// What `forebay status` shows.
@@ -109,7 +111,8 @@ async fn render(State(state): State<AdminState>) -> String {
     ::metrics::gauge!("forebay_nfs_clients").set(clients as f64);
     ::metrics::gauge!("forebay_nfs_sessions").set(state.server.sessions.len() as f64);
     ::metrics::gauge!("forebay_nfs_grace").set(f64::from(u8::from(state.server.in_grace())));
-    state.metrics.render() + &state.server.metrics.render()
+    let network = state.network.render();
+    state.metrics.render() + &state.server.metrics.render() + &network
 }
 
 async fn status(State(state): State<AdminState>) -> Json<Status> {

@@ -46,6 +46,15 @@ pub struct Arguments {
     /// How long clients may reclaim after a restart [default: the lease].
     #[arg(long, value_name = "N")]
     grace_seconds: Option<u32>,
+    /// Memory for cached data, as 8GiB [default: a quarter of the machine's].
+    #[arg(long, value_name = "SIZE")]
+    ram_cache: Option<String>,
+    /// Keep cached data in this directory or on this block device, across restarts [default: in memory alone].
+    #[arg(long, value_name = "DIR|DEVICE")]
+    cache: Option<PathBuf>,
+    /// How much of it may be used [default: nine tenths of what is free].
+    #[arg(long, value_name = "SIZE")]
+    cache_size: Option<String>,
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -58,6 +67,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         data_dir: arguments.data_dir,
         lease_seconds: arguments.lease_seconds,
         grace_seconds: arguments.grace_seconds,
+        ram_cache: arguments.ram_cache,
+        cache: arguments.cache,
+        cache_size: arguments.cache_size,
         exports: arguments.export,
     };
     let config = Config::resolve(file, flags)?;

@@ -5,8 +5,8 @@ use forebay_proto::{
     nfs4::{Attr, Attributes, Bitmap, DeviceNumbers, FileType, Fsid, NfsTime, Status, attr::Principal},
 };
 
-use super::{FileNode, Namespace, Node, names::NAME_MAX};
-use crate::source::{FileAttributes, FileKind, ObjectId, SetAttributes, SetTime, Time};
+use super::{Caller, FileNode, Namespace, Node, names::NAME_MAX};
+use crate::source::{FileAttributes, FileKind, ObjectId, SetAttributes, SetTime, SpaceAttributes, Time};
 
 /// What GETATTR can tell.
 pub const READABLE: Bitmap = Bitmap::of(&[
@@ -90,48 +90,79 @@ pub const FROM_DIRECTORY: Bitmap = Bitmap::of(&[Attr::RdattrError]);
 const CHANGE_IS_UNDEFINED: u32 = 4;
 
 /// The attributes of `node` that `mask` asks for.
-pub fn of_node(namespace: &Namespace, node: &Node, mask: &Bitmap, lease_seconds: u32) -> Result<Attributes, Status> {
+pub async fn of_node(
+    namespace: &Namespace,
+    node: &Node,
+    mask: &Bitmap,
+    lease_seconds: u32,
+    caller: &Caller,
+) -> Result<Attributes, Status> {
+    let file = match node {
+        Node::Pseudo(place) => return of_pseudo(namespace, *place, mask, lease_seconds),
+        Node::File(file) => file,
+    };
+    let told = file.attributes(caller).await?;
+    let space = if wants_space(mask) { Some(file.space(caller).await?) } else { None };
+    of_file(namespace, file, (&told, space), mask, lease_seconds)
+}
+
+/// The attributes of a pseudo directory that `mask` asks for.
+pub fn of_pseudo(namespace: &Namespace, place: usize, mask: &Bitmap, lease_seconds: u32) -> Result<Attributes, Status> {
     let mut attributes = common(mask, lease_seconds);
     if mask.has(Attr::FileHandle) {
-        attributes.filehandle = Some(namespace.handle(node)?);
+        attributes.filehandle = Some(namespace.handle(&Node::Pseudo(place))?);
     }
-    match node {
-        Node::Pseudo(place) => pseudo(namespace, *place, &mut attributes),
-        Node::File(file) => {
-            let told = file.export.source.attributes(&file.file)?;
-            told_by_source(namespace, file.fsid, &told, &mut attributes);
-            if file.file.is_root() {
-                attributes.mounted_on_fileid = Some(namespace.mounted_on(&file.export));
-            }
-            space(file, mask, &mut attributes)?;
-        }
-    }
+    pseudo(namespace, place, &mut attributes);
     Ok(attributes)
 }
 
-/// The attributes of an object that a listing of `directory` told of, on the same file system.
-pub fn of_told(
+/// The attributes of an object that `mask` asks for, out of what its source told.
+pub fn of_file(
     namespace: &Namespace,
-    directory: &FileNode,
-    id: &ObjectId,
-    told: &FileAttributes,
+    file: &FileNode,
+    (told, space): (&FileAttributes, Option<SpaceAttributes>),
     mask: &Bitmap,
     lease_seconds: u32,
 ) -> Result<Attributes, Status> {
     let mut attributes = common(mask, lease_seconds);
     if mask.has(Attr::FileHandle) {
-        attributes.filehandle = Some(namespace.inline_handle(directory.fsid, &id.handle)?);
+        attributes.filehandle = Some(namespace.inline_handle(file.fsid, file.file.handle())?);
     }
-    told_by_source(namespace, directory.fsid, told, &mut attributes);
-    space(directory, mask, &mut attributes)?;
+    told_by_source(namespace, file.fsid, told, &mut attributes);
+    if file.file.is_root() {
+        attributes.mounted_on_fileid = Some(namespace.mounted_on(&file.export));
+    }
+    if mask.has(Attr::XattrSupport) {
+        attributes.xattr_support = Some(file.export.source.has_xattrs());
+    }
+    set_space(space, &mut attributes);
     Ok(attributes)
 }
 
-fn space(node: &FileNode, mask: &Bitmap, attributes: &mut Attributes) -> Result<(), Status> {
-    if mask.intersection(&SPACE).is_empty() {
-        return Ok(());
+/// Whether `mask` asks for what only a question about the file system tells.
+pub fn wants_space(mask: &Bitmap) -> bool {
+    !mask.intersection(&SPACE).is_empty()
+}
+
+/// The attributes of an object on the file system with index `fsid` that a listing told of.
+pub fn of_told(
+    namespace: &Namespace,
+    (fsid, id): (u32, &ObjectId),
+    (told, space): (&FileAttributes, Option<SpaceAttributes>),
+    mask: &Bitmap,
+    lease_seconds: u32,
+) -> Result<Attributes, Status> {
+    let mut attributes = common(mask, lease_seconds);
+    if mask.has(Attr::FileHandle) {
+        attributes.filehandle = Some(namespace.inline_handle(fsid, &id.handle)?);
     }
-    let space = node.export.source.space(&node.file)?;
+    told_by_source(namespace, fsid, told, &mut attributes);
+    set_space(space, &mut attributes);
+    Ok(attributes)
+}
+
+fn set_space(space: Option<SpaceAttributes>, attributes: &mut Attributes) {
+    let Some(space) = space else { return };
     attributes.files_avail = Some(space.files_free);
     attributes.files_free = Some(space.files_free);
     attributes.files_total = Some(space.files_total);
@@ -139,7 +170,6 @@ fn space(node: &FileNode, mask: &Bitmap, attributes: &mut Attributes) -> Result<
     attributes.space_free = Some(space.space_free);
     attributes.space_total = Some(space.space_total);
     attributes.max_name = Some(space.name_max);
-    Ok(())
 }
 
 /// What is the same for every object.
@@ -259,11 +289,8 @@ fn nfs_time(time: Time) -> NfsTime {
     NfsTime { seconds: time.seconds, nanoseconds: time.nanoseconds }
 }
 
-/// What SETATTR, CREATE or OPEN ask to set, judged (RFC 8881 §5.6, §18.30.3).
-pub fn to_set(
-    wanted: &Attributes,
-    current_mode: impl FnOnce() -> Result<u32, Status>,
-) -> Result<SetAttributes, Status> {
+/// What SETATTR, CREATE or OPEN ask to set, judged; `current_mode` counts only where bits of it are to stay (RFC 8881 §5.6, §18.30.3).
+pub fn to_set(wanted: &Attributes, current_mode: u32) -> Result<SetAttributes, Status> {
     let mask = wanted.mask();
     if !mask.is_subset_of(&SUPPORTED) {
         return Err(Status::AttrNotSupp);
@@ -274,7 +301,7 @@ pub fn to_set(
     let mode = match (wanted.mode, wanted.mode_set_masked) {
         (Some(_), Some(_)) => return Err(Status::Inval),
         (Some(mode), None) => Some(mode),
-        (None, Some(masked)) => Some(current_mode()? & !masked.mask | masked.mode & masked.mask),
+        (None, Some(masked)) => Some(current_mode & !masked.mask | masked.mode & masked.mask),
         (None, None) => None,
     };
     if mode.is_some_and(|mode| mode > 0o7777) {

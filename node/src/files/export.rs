@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use forebay_proto::{nfs4::Status, rpc};
 use ipnet::IpNet;
 
-use crate::source::{Credentials, local::LocalSource};
+use crate::source::{Credentials, Source};
 
 /// "nobody" everywhere.
 pub const ANONYMOUS: u32 = 65_534;
@@ -71,7 +71,7 @@ pub struct Export {
     /// What is allowed.
     pub options: ExportOptions,
     /// Where the files are.
-    pub source: LocalSource,
+    pub source: Source,
 }
 
 impl Export {

@@ -4,11 +4,14 @@
 //! Invariants: a handle that was not made here is BADHANDLE; nothing outside an export can be reached.
 
 pub mod attributes;
+mod buffers;
 pub mod export;
 pub mod handle;
 pub mod names;
 pub mod namespace;
+pub mod node;
 pub mod status;
 
 pub use export::{Caller, Export, ExportOptions, Squash};
-pub use namespace::{FileNode, Namespace, Node};
+pub use namespace::{Namespace, Node};
+pub use node::FileNode;

@@ -1,6 +1,6 @@
 //! One name space: a pseudo file system whose leaves are the exports' roots (RFC 8881 §7.3).
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use forebay_meta::{
@@ -9,27 +9,13 @@ use forebay_meta::{
 };
 use forebay_proto::nfs4::{FileHandle, Status};
 use parking_lot::RwLock;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    Caller, Export,
+    Caller, Export, FileNode,
     handle::{HandleCodec, Parsed},
 };
-use crate::{
-    source::{Credentials, FileKind, SourceError, SourceFsid, SourceHandle, local::LocalFile},
-    state::FileKey,
-};
-
-/// An object of an export.
-#[derive(Clone, Debug)]
-pub struct FileNode {
-    /// Which export.
-    pub export: Arc<Export>,
-    /// Index of its file system.
-    pub fsid: u32,
-    /// The object.
-    pub file: Arc<LocalFile>,
-}
+use crate::source::{File, Source, SourceFsid, SourceHandle};
 
 /// What a filehandle stands for.
 #[derive(Clone, Debug)]
@@ -139,31 +125,42 @@ impl Namespace {
         &self.pseudo[place]
     }
 
-    /// What PUTROOTFH means, if `address` may know: an export at the root is for its clients only.
-    pub fn root(&self, address: IpAddr) -> Result<Node, Status> {
+    /// What PUTROOTFH means, if the caller may know: an export at the root is for its clients only.
+    pub async fn root(&self, caller: &Caller) -> Result<Node, Status> {
         match self.exports.first() {
-            Some(export) if self.root_export && !export.admits(address) => Err(Status::Access),
-            Some(_) if self.root_export => self.export_root(0),
+            Some(export) if self.root_export && !export.admits(caller.address) => Err(Status::Access),
+            Some(_) if self.root_export => self.export_root(0, caller).await,
             _ => Ok(Node::Pseudo(0)),
         }
     }
 
-    /// The root of an export.
-    pub fn export_root(&self, place: usize) -> Result<Node, Status> {
+    /// The root of an export; DELAY while its source has never been reached.
+    pub async fn export_root(&self, place: usize, caller: &Caller) -> Result<Node, Status> {
         let export = &self.exports[place];
-        self.node(export, export.source.root()).map(Node::File)
+        let root = match &export.source {
+            Source::Local(source) => File::Local(source.root()),
+            Source::Cached(source) => File::Cached(match source.root_now() {
+                Some(root) => root,
+                None => Box::pin(source.root(&export.credentials(caller))).await?,
+            }),
+        };
+        self.node(export, root).map(Node::File)
     }
 
     /// An object with the index of its file system, which is assigned at first sight.
-    pub fn node(&self, export: &Arc<Export>, file: Arc<LocalFile>) -> Result<FileNode, Status> {
+    pub fn node(&self, export: &Arc<Export>, file: File) -> Result<FileNode, Status> {
+        Ok(FileNode { fsid: self.index_of(export, file.fsid())?, export: export.clone(), file })
+    }
+
+    /// The index of an export's file system, which is assigned at first sight.
+    pub fn index_of(&self, export: &Arc<Export>, fsid: SourceFsid) -> Result<u32, Status> {
         let place = self.exports.iter().position(|known| Arc::ptr_eq(known, export)).ok_or(Status::ServerFault)?;
-        let key = (place, file.fsid());
+        let key = (place, fsid);
         let known = self.fsids.read().by_source.get(&key).copied();
-        let fsid = match known {
-            Some(index) => index,
-            None => self.assign(key, export)?,
-        };
-        Ok(FileNode { export: export.clone(), fsid, file })
+        match known {
+            Some(index) => Ok(index),
+            None => self.assign(key, export),
+        }
     }
 
     fn assign(&self, key: (usize, SourceFsid), export: &Export) -> Result<u32, Status> {
@@ -197,49 +194,57 @@ impl Namespace {
         self.codec.encode(&Parsed::Inline(fsid, *handle)).ok_or(Status::NotSupp)
     }
 
-    /// What a wire handle stands for, if `address` may know.
-    pub fn resolve(&self, handle: &Bytes, address: IpAddr) -> Result<Node, Status> {
+    /// What a wire handle stands for, if the caller may know.
+    pub async fn resolve(&self, handle: &Bytes, caller: &Caller) -> Result<Node, Status> {
         match self.codec.decode(handle)? {
             Parsed::Pseudo(id) => {
                 let place = self.pseudo.iter().position(|directory| directory.id == id);
                 place.map(Node::Pseudo).ok_or(Status::Stale)
             }
             Parsed::Inline(index, handle) => {
-                let (place, fsid) = *self.fsids.read().by_index.get(&index).ok_or(Status::Stale)?;
+                let (place, fsid) = self.fsids.read().by_index.get(&index).copied().ok_or(Status::Stale)?;
                 let export = &self.exports[place];
-                if !export.admits(address) {
+                if !export.admits(caller.address) {
                     return Err(Status::Access);
                 }
-                let file = export.source.resolve(fsid, &handle)?;
+                let file = match &export.source {
+                    Source::Local(source) => File::Local(source.resolve(fsid, &handle)?),
+                    Source::Cached(source) => File::Cached(match source.resolve_now(fsid, &handle) {
+                        Some(file) => file,
+                        None => Box::pin(source.resolve(&export.credentials(caller), fsid, &handle)).await?,
+                    }),
+                };
                 Ok(Node::File(FileNode { export: export.clone(), fsid: index, file }))
             }
         }
     }
 
     /// A name in a directory.
-    pub fn lookup(&self, node: &Node, name: &[u8], caller: &Caller) -> Result<Node, Status> {
+    pub async fn lookup(&self, node: &Node, name: &[u8], caller: &Caller) -> Result<Node, Status> {
         match node {
             Node::Pseudo(place) => {
                 let children = &self.pseudo[*place].children;
                 let child = children.iter().find(|(known, _)| known == name).map(|(_, child)| *child);
                 match child {
                     Some(Child::Directory(place)) => Ok(Node::Pseudo(place)),
-                    Some(Child::Export(place)) if self.exports[place].admits(caller.address) => self.export_root(place),
+                    Some(Child::Export(place)) if self.exports[place].admits(caller.address) => {
+                        self.export_root(place, caller).await
+                    }
                     _ => Err(Status::NoEnt),
                 }
             }
             Node::File(node) => {
-                let file = node.export.source.lookup(&node.export.credentials(caller), &node.file, name)?;
+                let file = node.lookup(caller, name).await?;
                 self.node(&node.export, file).map(Node::File)
             }
         }
     }
 
     /// The directory above; NOENT at the root.
-    pub fn parent(&self, node: &Node, caller: &Caller) -> Result<Node, Status> {
+    pub async fn parent(&self, node: &Node, caller: &Caller) -> Result<Node, Status> {
         match node {
             Node::Pseudo(place) => self.pseudo[*place].parent.map(Node::Pseudo).ok_or(Status::NoEnt),
-            Node::File(node) => match node.export.source.parent(&node.export.credentials(caller), &node.file)? {
+            Node::File(node) => match node.parent(caller).await? {
                 Some(file) => self.node(&node.export, file).map(Node::File),
                 None => self.above_export(&node.export),
             },
@@ -255,32 +260,6 @@ impl Namespace {
     /// The id of the pseudo directory that an export's root is mounted on.
     pub fn mounted_on(&self, export: &Export) -> u64 {
         xxh3_64(export.name.as_bytes())
-    }
-}
-
-impl FileNode {
-    /// What state knows the object by.
-    pub fn key(&self) -> FileKey {
-        let mut bytes = [0_u8; 4 + crate::source::SOURCE_HANDLE_MAX];
-        let handle = self.file.handle().as_bytes();
-        bytes[..4].copy_from_slice(&self.fsid.to_be_bytes());
-        bytes[4..4 + handle.len()].copy_from_slice(handle);
-        FileKey(xxh3_128(&bytes[..4 + handle.len()]))
-    }
-
-    /// The user that operations on this object are done as.
-    pub fn credentials(&self, caller: &Caller) -> Credentials {
-        self.export.credentials(caller)
-    }
-
-    /// Kind of object.
-    pub fn kind(&self) -> FileKind {
-        self.file.kind()
-    }
-
-    /// The object, if the source has it under this name.
-    pub fn child(&self, credentials: &Credentials, name: &[u8]) -> Result<Arc<LocalFile>, SourceError> {
-        self.export.source.lookup(credentials, &self.file, name)
     }
 }
 

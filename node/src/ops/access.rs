@@ -8,7 +8,7 @@ use forebay_proto::nfs4::{
 use super::Context;
 use crate::{files::Node, source::FileKind};
 
-pub fn run(cx: &Context<'_>, args: &AccessArgs) -> Result<AccessOk, Status> {
+pub async fn run(cx: &Context<'_>, args: &AccessArgs) -> Result<AccessOk, Status> {
     let every = access::READ | access::LOOKUP | access::MODIFY | access::EXTEND | access::DELETE | access::EXECUTE;
     let xattr = access::XATTR_READ | access::XATTR_WRITE | access::XATTR_LIST;
     let known = if cx.minor_version >= 2 { every | xattr } else { every };
@@ -22,7 +22,7 @@ pub fn run(cx: &Context<'_>, args: &AccessArgs) -> Result<AccessOk, Status> {
         }
         Node::File(node) => node,
     };
-    let may = node.export.source.access(&cx.credentials(node), &node.file)?;
+    let may = node.access(cx.caller).await?;
     let directory = node.kind() == FileKind::Directory;
     // DELETE asks about an entry's removal, EXECUTE and LOOKUP exclude each other: RFC 8881 §18.1.3.
     let supported = args.access & known & !if directory { access::EXECUTE } else { access::LOOKUP | access::DELETE };

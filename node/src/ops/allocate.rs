@@ -2,7 +2,7 @@
 
 use forebay_proto::nfs4::{Status, open, ops::allocate::AllocateArgs};
 
-use super::{Context, authorize, blocking, regular};
+use super::{Context, authorize, regular};
 
 pub async fn run(cx: &Context<'_>, args: &AllocateArgs, punch: bool) -> Result<(), Status> {
     let node = regular(cx.file()?)?;
@@ -11,19 +11,9 @@ pub async fn run(cx: &Context<'_>, args: &AllocateArgs, punch: bool) -> Result<(
     if end > i64::MAX.cast_unsigned() {
         return Err(Status::Fbig);
     }
-    authorize(cx, node, &args.stateid, open::ACCESS_WRITE)?;
+    authorize(cx, node, &args.stateid, open::ACCESS_WRITE).await?;
     if args.length == 0 {
         return Ok(());
     }
-    let (node, credentials, offset, length) = (node.clone(), cx.credentials(node), args.offset, args.length);
-    blocking(move || {
-        let source = &node.export.source;
-        if punch {
-            source.deallocate(&credentials, &node.file, offset, length)
-        } else {
-            source.allocate(&credentials, &node.file, offset, length)
-        }
-    })
-    .await?
-    .map_err(Status::from)
+    node.allocate(cx.caller, args.offset, args.length, punch).await
 }

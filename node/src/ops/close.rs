@@ -2,7 +2,8 @@
 
 use forebay_proto::nfs4::{Stateid, Status, ops::close::CloseArgs};
 
-use super::{Context, blocking};
+use super::Context;
+use crate::files::node::blocking;
 
 pub async fn run(cx: &mut Context<'_>, args: &CloseArgs) -> Result<Stateid, Status> {
     let stateid = cx.real_stateid(&args.stateid)?;

@@ -8,18 +8,19 @@ use forebay_proto::{
     xdr::List,
 };
 
-use super::{Context, authorize, blocking, regular};
-use crate::files::Node;
+use super::{Context, authorize, commit::mixed, regular};
+use crate::files::{Node, node::Written};
 
 /// Bytes of one COPY at most: the client asks again for the rest, and no call runs for minutes.
 const COPY_MAX: u64 = 256 << 20;
 
 pub async fn run(cx: &Context<'_>, args: &CopyArgs) -> CopyReply {
     match copy(cx, args).await {
-        Ok(count) => {
-            let verifier = cx.server.write_verifier();
-            let response =
-                WriteResponse { callback_id: List::default(), count, committed: StableHow::Unstable, verifier };
+        Ok(written) => {
+            let count = written.count as u64;
+            let verifier = mixed(cx.server.write_verifier(), written.verifier);
+            let committed = if written.stable { StableHow::FileSync } else { StableHow::Unstable };
+            let response = WriteResponse { callback_id: List::default(), count, committed, verifier };
             let requirements = CopyRequirements { consecutive: true, synchronous: true };
             CopyReply::Ok(CopyOk { response, requirements })
         }
@@ -27,7 +28,7 @@ pub async fn run(cx: &Context<'_>, args: &CopyArgs) -> CopyReply {
     }
 }
 
-async fn copy(cx: &Context<'_>, args: &CopyArgs) -> Result<u64, Status> {
+async fn copy(cx: &Context<'_>, args: &CopyArgs) -> Result<Written, Status> {
     if !args.source_servers.is_empty() {
         return Err(Status::NotSupp);
     }
@@ -38,9 +39,9 @@ async fn copy(cx: &Context<'_>, args: &CopyArgs) -> Result<u64, Status> {
     if !std::sync::Arc::ptr_eq(&source.export, &target.export) {
         return Err(Status::Xdev);
     }
-    authorize(cx, source, &args.source_stateid, open::ACCESS_READ)?;
-    authorize(cx, target, &args.target_stateid, open::ACCESS_WRITE)?;
-    let size = source.export.source.attributes(&source.file)?.size;
+    authorize(cx, source, &args.source_stateid, open::ACCESS_READ).await?;
+    authorize(cx, target, &args.target_stateid, open::ACCESS_WRITE).await?;
+    let size = source.attributes(cx.caller).await?.size;
     // RFC 7862 §15.2.3: a count of zero means to the end, and beyond the end is an error.
     let count = if args.count == 0 { size.saturating_sub(args.source_offset) } else { args.count };
     let source_end = args.source_offset.checked_add(count).ok_or(Status::Inval)?;
@@ -55,13 +56,5 @@ async fn copy(cx: &Context<'_>, args: &CopyArgs) -> Result<u64, Status> {
     if source.key() == target.key() && overlap {
         return Err(Status::Inval);
     }
-    let (from, to, credentials) = (source.clone(), target.clone(), cx.credentials(target));
-    let (source_offset, target_offset) = (args.source_offset, args.target_offset);
-    let length = count.min(COPY_MAX);
-    blocking(move || {
-        let files = &to.export.source;
-        files.copy_range(&credentials, &from.file, source_offset, &to.file, target_offset, length)
-    })
-    .await?
-    .map_err(Status::from)
+    source.copy_to(cx.caller, args.source_offset, target, args.target_offset, count.min(COPY_MAX)).await
 }

@@ -5,7 +5,7 @@ use forebay_proto::nfs4::{
     ops::create::{CreateArgs, CreateOk, CreateType},
 };
 
-use super::{Context, durable, with_change};
+use super::{Context, durable};
 use crate::{
     files::{Node, attributes, names},
     source::NewObject,
@@ -16,13 +16,9 @@ pub async fn run(cx: &mut Context<'_>, args: &CreateArgs) -> Result<CreateOk, St
     let directory = cx.directory_to_change()?.clone();
     let object = new_object(&args.kind)?;
     let wanted = Attributes::from_fattr(&args.attributes)?;
-    let set = attributes::to_set(&wanted, || Ok(0))?;
-    let credentials = cx.credentials(&directory);
+    let set = attributes::to_set(&wanted, 0)?;
     let mode = set.mode.unwrap_or(if matches!(object, NewObject::Directory) { 0o755 } else { 0o644 });
-    let source = &directory.export.source;
-    let (file, change) = with_change(&directory, || {
-        source.make(&credentials, &directory.file, name, &object, mode, &set).map_err(Status::from)
-    })?;
+    let (file, change) = directory.make(cx.caller, name, &object, mode, &set).await?;
     durable(cx, [&directory]).await?;
     let node = cx.server.namespace.node(&directory.export, file)?;
     cx.set_current(Node::File(node));

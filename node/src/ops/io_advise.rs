@@ -16,9 +16,9 @@ const WILLNEED: u32 = 4;
 const DONTNEED: u32 = 6;
 const NOREUSE: u32 = 7;
 
-pub fn run(cx: &Context<'_>, args: &IoAdviseArgs) -> Result<IoAdviseOk, Status> {
+pub async fn run(cx: &Context<'_>, args: &IoAdviseArgs) -> Result<IoAdviseOk, Status> {
     let node = regular(cx.file()?)?;
-    authorize(cx, node, &args.stateid, open::ACCESS_READ)?;
+    authorize(cx, node, &args.stateid, open::ACCESS_READ).await?;
     args.offset.checked_add(args.count).ok_or(Status::Inval)?;
     let known = [
         (NORMAL, Advice::Normal),
@@ -31,7 +31,7 @@ pub fn run(cx: &Context<'_>, args: &IoAdviseArgs) -> Result<IoAdviseOk, Status> 
     let mut taken = Bitmap::EMPTY;
     for (number, advice) in known {
         let asked = args.hints.has_number(number);
-        if asked && node.export.source.advise(&node.file, args.offset, args.count, advice).is_ok() {
+        if asked && node.advise(args.offset, args.count, advice) {
             taken.insert_number(number);
         }
     }

@@ -1,40 +1,23 @@
 //! Files that lose their last name while they are open: they work on until the last CLOSE.
 
 use crate::{
-    files::FileNode,
+    files::node::Kept,
     server::Server,
-    source::{Credentials, FileKind, local::LocalFile},
-    state::{FileKey, files::Kept},
+    state::{FileKey, files},
 };
 
-/// Keeps one pin.
-#[derive(Debug)]
-pub struct Pinned(std::sync::Arc<LocalFile>);
+impl files::Kept for Kept {}
 
-impl Kept for Pinned {}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        self.0.unpin();
-    }
+/// Whether somebody has the file open.
+pub fn in_use(server: &Server, key: FileKey) -> bool {
+    server.files.of(key).is_open(key)
 }
 
-/// Pins what `name` stands for. Before the name goes: somebody may open the file until the very moment.
-pub fn prepare(directory: &FileNode, credentials: &Credentials, name: &[u8]) -> Option<(FileKey, Pinned)> {
-    let file = directory.child(credentials, name).ok()?;
-    if file.kind() != FileKind::Regular {
-        return None;
-    }
-    let node = FileNode { export: directory.export.clone(), fsid: directory.fsid, file };
-    node.file.pin();
-    Some((node.key(), Pinned(node.file)))
-}
-
-/// Hands the pin to the file's opens, if somebody has it open. After the name is gone; other names may remain, and then
-/// the pin does no harm.
-pub fn finish(server: &Server, kept: Option<(FileKey, Pinned)>) {
-    if let Some((key, pinned)) = kept {
+/// Hands what keeps a file to its opens, if there are any. After the name is gone; other names may remain, and then it
+/// does no harm.
+pub fn finish(server: &Server, kept: Option<(FileKey, Kept)>) {
+    if let Some((key, kept)) = kept {
         // What is not kept is let go here, without the table's lock.
-        let _not_kept = server.files.of(key).keep(key, Box::new(pinned));
+        let _not_kept = server.files.of(key).keep(key, Box::new(kept));
     }
 }

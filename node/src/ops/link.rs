@@ -2,7 +2,7 @@
 
 use forebay_proto::nfs4::{ChangeInfo, Status, ops::link::LinkArgs};
 
-use super::{Context, durable, with_change};
+use super::{Context, durable};
 use crate::{
     files::{Node, names},
     source::FileKind,
@@ -18,10 +18,7 @@ pub async fn run(cx: &Context<'_>, args: &LinkArgs) -> Result<ChangeInfo, Status
     if !std::sync::Arc::ptr_eq(&node.export, &directory.export) || node.fsid != directory.fsid {
         return Err(Status::Xdev);
     }
-    let source = &directory.export.source;
-    let credentials = cx.credentials(directory);
-    let link = || source.link(&credentials, &node.file, &directory.file, name).map_err(Status::from);
-    let ((), change) = with_change(directory, link)?;
+    let change = directory.link(cx.caller, &node.file, name).await?;
     durable(cx, [directory]).await?;
     Ok(change)
 }

@@ -6,7 +6,6 @@
 
 pub mod access;
 pub mod allocate;
-mod buffers;
 pub mod close;
 pub mod commit;
 pub mod copy;
@@ -42,12 +41,12 @@ pub mod xattr;
 
 mod context;
 
-use forebay_proto::nfs4::{ChangeInfo, Stateid, Status, open as share};
+use forebay_proto::nfs4::{Stateid, Status, open as share};
 
 pub use context::Context;
 
 use crate::{
-    files::{FileNode, Node},
+    files::{FileNode, Node, node::blocking},
     source::FileKind,
 };
 
@@ -60,35 +59,13 @@ pub enum Authority {
     Permission,
 }
 
-/// Runs what may wait for a disk where nobody else waits with it.
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| {
-        tracing::error!(%error, "a blocking operation did not come back");
-        Status::ServerFault
-    })
-}
-
-/// Runs a change and tells an object's change attribute before and after. Never atomic: others may change it as well.
-pub(crate) fn with_change<T>(
-    node: &FileNode,
-    change: impl FnOnce() -> Result<T, Status>,
-) -> Result<(T, ChangeInfo), Status> {
-    let source = &node.export.source;
-    let before = source.attributes(&node.file)?.change;
-    let done = change()?;
-    // The change is made: that its effect cannot be read must not turn it into a failure.
-    let after = source.attributes(&node.file).map_or(before.wrapping_add(1), |told| told.change);
-    Ok((done, ChangeInfo { atomic: false, before, after }))
-}
-
 /// Puts changed names and attributes on disk, unless the export leaves that to the kernel. Data is COMMIT's.
 pub(crate) async fn durable<const N: usize>(cx: &Context<'_>, changed: [&FileNode; N]) -> Result<(), Status> {
-    if !changed.iter().any(|node| node.export.options.sync) {
+    if !changed.iter().any(|node| node.must_sync()) {
         return Ok(());
     }
     let changed = changed.map(FileNode::clone);
-    let synced = blocking(move || changed.iter().try_for_each(|node| node.export.source.commit_all(&node.file)));
-    match synced.await? {
+    match blocking(move || changed.iter().try_for_each(FileNode::sync)).await? {
         Ok(()) => Ok(()),
         Err(error) => {
             // It may have been a failed write-back of a client's data, and the kernel tells it once.
@@ -118,7 +95,7 @@ pub(crate) fn directory_of(node: &Node) -> Result<&Node, Status> {
 }
 
 /// Whether data may be read or written: by an open, or without one by the file's permissions (RFC 8881 §8.2.5, §9.1.2).
-pub(crate) fn authorize(
+pub(crate) async fn authorize(
     cx: &Context<'_>,
     node: &FileNode,
     stateid: &Stateid,
@@ -133,7 +110,7 @@ pub(crate) fn authorize(
             let holder = cx.server.files.of(key).denied(key, access);
             match holder {
                 Some(holder) if !bypass => cx.server.conflict(holder, Status::Locked)?,
-                _ => return by_permission(cx, node, access),
+                _ => return by_permission(cx, node, access).await,
             }
         }
     }
@@ -143,16 +120,14 @@ pub(crate) fn authorize(
         return Err(Status::OpenMode);
     }
     // A client may read to fill a page that it was only allowed to write: then the permissions decide.
-    if covered && granted.uid == cx.uid(node) { Ok(Authority::Open) } else { by_permission(cx, node, access) }
+    if covered && granted.uid == cx.uid(node) { Ok(Authority::Open) } else { by_permission(cx, node, access).await }
 }
 
-fn by_permission(cx: &Context<'_>, node: &FileNode, access: u32) -> Result<Authority, Status> {
-    let source = &node.export.source;
-    let credentials = cx.credentials(node);
-    let may = source.access(&credentials, &node.file)?;
+async fn by_permission(cx: &Context<'_>, node: &FileNode, access: u32) -> Result<Authority, Status> {
+    let may = node.access(cx.caller).await?;
     let wanted = if access == share::ACCESS_READ { may.read || may.execute } else { may.write };
     // The owner's own descriptor may be older than the mode it has now.
-    if wanted || source.attributes(&node.file)?.uid == credentials.uid {
+    if wanted || node.attributes(cx.caller).await?.uid == cx.uid(node) {
         Ok(Authority::Permission)
     } else {
         Err(Status::Access)

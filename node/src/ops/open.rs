@@ -5,10 +5,10 @@ use forebay_proto::nfs4::{
     ops::open::{CreateHow, NoDelegation, OpenArgs, OpenClaim, OpenDelegation, OpenHow, OpenOk},
 };
 
-use super::{Context, authorize, blocking, durable, regular, with_change};
+use super::{Context, authorize, durable, regular};
 use crate::{
     files::{FileNode, Node, attributes, names},
-    source::{Credentials, SetAttributes, SetTime, Time},
+    source::{SetAttributes, SetTime, Time},
     state::{
         files::{Conflict, OpenRequest},
         recovery,
@@ -41,7 +41,7 @@ pub async fn run(cx: &mut Context<'_>, args: OpenArgs) -> Result<OpenOk, Status>
     let client = cx.client()?.clone();
     let reclaim = matches!(args.claim, OpenClaim::Previous(_));
     recovery::judge(&client, reclaim, cx.server.in_grace())?;
-    let found = find(cx, &args)?;
+    let found = find(cx, &args).await?;
     let node = &found.node;
     if access & open::ACCESS_WRITE != 0 {
         node.export.writable()?;
@@ -52,15 +52,14 @@ pub async fn run(cx: &mut Context<'_>, args: OpenArgs) -> Result<OpenOk, Status>
     let credentials = cx.credentials(node);
     if !found.created {
         // Who reclaims had the file open already, maybe with a mode that did not bind its owner then.
-        let is_owner = || node.export.source.attributes(&node.file).map(|told| told.uid == credentials.uid);
-        if !reclaim || !is_owner()? {
-            permit(node, &credentials, access)?;
+        if !reclaim || node.attributes(cx.caller).await?.uid != credentials.uid {
+            permit(cx, node, access).await?;
         }
     }
     let writes = access & open::ACCESS_WRITE != 0;
     if found.truncate && !writes {
         // Cutting the file is a write that the open itself does not ask for.
-        authorize(cx, node, &Stateid::ANONYMOUS, open::ACCESS_WRITE)?;
+        authorize(cx, node, &Stateid::ANONYMOUS, open::ACCESS_WRITE).await?;
     }
     let owner = args.owner.owner.as_bytes().clone();
     let request = OpenRequest { client: client.id, owner, access, deny: args.share_deny, uid: credentials.uid };
@@ -70,15 +69,13 @@ pub async fn run(cx: &mut Context<'_>, args: OpenArgs) -> Result<OpenOk, Status>
     })?;
     if found.truncate {
         let truncate = SetAttributes { size: Some(0), ..SetAttributes::default() };
-        let (node, by) = (node.clone(), credentials.clone());
-        let done = blocking(move || node.export.source.set_attributes(&by, &node.file, &truncate, writes)).await?;
-        if let Err(error) = done {
+        if let Err(error) = node.set_attributes(cx.caller, &truncate, writes).await {
             // Only what this OPEN opened is taken back: an open the owner had before stays.
             let key = found.node.key();
             if stateid.seqid == 1 {
                 cx.server.files.of(key).close(key, client.id, &stateid)?;
             }
-            return Err(error.into());
+            return Err(error);
         }
     }
     let (change, attributes_set) = (found.change, found.attributes_set);
@@ -119,20 +116,20 @@ fn reserve(cx: &Context<'_>, node: &FileNode, request: OpenRequest) -> Result<St
 }
 
 /// As with open(2), but that a program that may only be run may be read: the client must load it.
-fn permit(node: &FileNode, credentials: &Credentials, access: u32) -> Result<(), Status> {
-    let may = node.export.source.access(credentials, &node.file)?;
+async fn permit(cx: &Context<'_>, node: &FileNode, access: u32) -> Result<(), Status> {
+    let may = node.access(cx.caller).await?;
     let read = access & open::ACCESS_READ == 0 || may.read || (may.execute && access == open::ACCESS_READ);
     let write = access & open::ACCESS_WRITE == 0 || may.write;
     if read && write { Ok(()) } else { Err(Status::Access) }
 }
 
-fn find(cx: &Context<'_>, args: &OpenArgs) -> Result<Found, Status> {
+async fn find(cx: &Context<'_>, args: &OpenArgs) -> Result<Found, Status> {
     match &args.claim {
         OpenClaim::Null(name) => {
             let name = names::existing(name)?;
             match &args.how {
-                OpenHow::NoCreate => by_name(cx, name),
-                OpenHow::Create(how) => create(cx, names::new(name)?, how),
+                OpenHow::NoCreate => by_name(cx, name).await,
+                OpenHow::Create(how) => create(cx, names::new(name)?, how).await,
             }
         }
         OpenClaim::FileHandle | OpenClaim::Previous(_) => {
@@ -140,6 +137,7 @@ fn find(cx: &Context<'_>, args: &OpenArgs) -> Result<Found, Status> {
                 return Err(Status::Inval);
             }
             let node = regular(cx.file()?)?.clone();
+            node.refresh_to_open(cx.caller).await?;
             Ok(unchanged(node, ChangeInfo::default()))
         }
         // No delegation was ever given, so there is none to claim.
@@ -152,20 +150,24 @@ fn unchanged(node: FileNode, change: ChangeInfo) -> Found {
     Found { node, changed: None, created: false, change, attributes_set: Bitmap::EMPTY, truncate: false }
 }
 
-fn by_name(cx: &Context<'_>, name: &[u8]) -> Result<Found, Status> {
+async fn by_name(cx: &Context<'_>, name: &[u8]) -> Result<Found, Status> {
     let directory = cx.directory()?;
-    let found =
-        cx.server.namespace.lookup(directory, name, cx.caller).map_err(|status| names::missing(name, status))?;
+    let namespace = &cx.server.namespace;
+    let missing = |status| names::missing(name, status);
+    let (found, now) = match directory {
+        Node::File(directory) => {
+            let found = directory.lookup_to_open(cx.caller, name).await;
+            let (file, now) = found.map_err(|error| missing(error.into()))?;
+            (Node::File(namespace.node(&directory.export, file)?), now)
+        }
+        Node::Pseudo(_) => (namespace.lookup(directory, name, cx.caller).await.map_err(missing)?, 0),
+    };
     let Node::File(node) = found else { return Err(Status::IsDir) };
     let node = regular(&node)?.clone();
-    let now = match directory {
-        Node::File(directory) => directory.export.source.attributes(&directory.file)?.change,
-        Node::Pseudo(_) => 0,
-    };
     Ok(unchanged(node, ChangeInfo { atomic: false, before: now, after: now }))
 }
 
-fn create(cx: &Context<'_>, name: &[u8], how: &CreateHow) -> Result<Found, Status> {
+async fn create(cx: &Context<'_>, name: &[u8], how: &CreateHow) -> Result<Found, Status> {
     let directory = cx.directory_to_change()?;
     let (fattr, verifier) = match how {
         CreateHow::Unchecked(fattr) | CreateHow::Guarded(fattr) => (fattr.clone(), None),
@@ -173,7 +175,7 @@ fn create(cx: &Context<'_>, name: &[u8], how: &CreateHow) -> Result<Found, Statu
         CreateHow::Exclusive41(exclusive) => (exclusive.attributes.clone(), Some(exclusive.verifier)),
     };
     let wanted = Attributes::from_fattr(&fattr)?;
-    let mut set = attributes::to_set(&wanted, || Ok(0))?;
+    let mut set = attributes::to_set(&wanted, 0)?;
     let mut attributes_set = attributes::set_mask(&wanted);
     if let Some(verifier) = verifier {
         if set.accessed.is_some() || set.modified.is_some() {
@@ -185,12 +187,10 @@ fn create(cx: &Context<'_>, name: &[u8], how: &CreateHow) -> Result<Found, Statu
         attributes_set.insert(Attr::TimeAccess);
         attributes_set.insert(Attr::TimeModify);
     }
-    let credentials = cx.credentials(directory);
     let mode = set.mode.unwrap_or(0o600);
     let guarded = matches!(how, CreateHow::Guarded(_));
-    let source = &directory.export.source;
-    let make = || source.create(&credentials, &directory.file, name, mode, guarded, &set).map_err(Status::from);
-    let ((file, created), change) = with_change(directory, make)?;
+    let made = directory.create(cx.caller, name, mode, guarded, &set).await?;
+    let (file, created, change) = made;
     let node = cx.server.namespace.node(&directory.export, file)?;
     regular(&node)?;
     if created {
@@ -204,13 +204,13 @@ fn create(cx: &Context<'_>, name: &[u8], how: &CreateHow) -> Result<Found, Statu
             Ok(Found { attributes_set, truncate, ..unchanged(node, change) })
         }
         Some(verifier) => {
-            let told = source.attributes(&node.file)?;
+            let told = node.attributes(cx.caller).await?;
             // The same request again, its reply lost: the file this very client made (RFC 8881 §18.16.3).
             if (told.accessed, told.modified) != verifier_times(&verifier) || told.size != set.size.unwrap_or(0) {
                 return Err(Status::Exist);
             }
             // Times can look like a verifier: of a stranger's file the permissions decide.
-            let created = told.uid == credentials.uid;
+            let created = told.uid == cx.uid(&node);
             Ok(Found { node, changed: Some(directory.clone()), created, change, attributes_set, truncate: false })
         }
     }

@@ -4,15 +4,15 @@ use forebay_proto::nfs4::{Status, ops::putfh::PutFhArgs};
 
 use super::Context;
 
-pub fn run(cx: &mut Context<'_>, args: &PutFhArgs) -> Result<(), Status> {
-    let node = cx.server.namespace.resolve(args.handle.as_bytes(), cx.caller.address)?;
+pub async fn run(cx: &mut Context<'_>, args: &PutFhArgs) -> Result<(), Status> {
+    let node = cx.server.namespace.resolve(args.handle.as_bytes(), cx.caller).await?;
     cx.set_current(node);
     Ok(())
 }
 
 /// PUTROOTFH; the public filehandle is the same.
-pub fn root(cx: &mut Context<'_>) -> Result<(), Status> {
-    let node = cx.server.namespace.root(cx.caller.address)?;
+pub async fn root(cx: &mut Context<'_>) -> Result<(), Status> {
+    let node = cx.server.namespace.root(cx.caller).await?;
     cx.set_current(node);
     Ok(())
 }

@@ -11,7 +11,7 @@ use forebay_proto::nfs4::{
 use super::Context;
 use crate::{
     files::{FileNode, Node, attributes, namespace::Child},
-    source::{DirectoryEntry, EntryObject, SourceError, local::LocalFile},
+    source::{DirectoryEntry, EntryObject, File, SourceError},
 };
 
 /// Cookies are the source's own and stay valid over changes, so the verifier never changes either. Zero, since clients exist that
@@ -24,7 +24,7 @@ const FRAME: usize = 16;
 /// Entries of one reply at most: bounds the time one call takes.
 const ENTRIES_MAX: usize = 8192;
 
-pub fn run(cx: &Context<'_>, args: &ReadDirArgs) -> Result<ReadDirOk, Status> {
+pub async fn run(cx: &Context<'_>, args: &ReadDirArgs) -> Result<ReadDirOk, Status> {
     if matches!(args.cookie, 1 | 2) {
         return Err(Status::BadCookie);
     }
@@ -44,8 +44,8 @@ pub fn run(cx: &Context<'_>, args: &ReadDirArgs) -> Result<ReadDirOk, Status> {
         failed: None,
     };
     let end = match cx.directory()? {
-        Node::Pseudo(place) => listing.pseudo(*place, args.cookie),
-        Node::File(node) => listing.source(node, args.cookie)?,
+        Node::Pseudo(place) => listing.pseudo(*place, args.cookie).await,
+        Node::File(node) => listing.source(node, args.cookie).await?,
     };
     if let Some(status) = listing.failed {
         return Err(status);
@@ -77,7 +77,7 @@ impl Listing<'_, '_> {
         ControlFlow::Continue(())
     }
 
-    fn pseudo(&mut self, place: usize, cookie: u64) -> bool {
+    async fn pseudo(&mut self, place: usize, cookie: u64) -> bool {
         let namespace = &self.cx.server.namespace;
         let children = &namespace.pseudo(place).children;
         for (index, (name, child)) in children.iter().enumerate() {
@@ -89,45 +89,66 @@ impl Listing<'_, '_> {
             if own_cookie <= cookie || !visible {
                 continue;
             }
-            let node = match child {
-                Child::Directory(place) => Ok(Node::Pseudo(*place)),
-                Child::Export(export) => namespace.export_root(*export),
+            let told = match child {
+                Child::Directory(place) => {
+                    attributes::of_pseudo(namespace, *place, &self.mask, self.cx.server.lease_seconds())
+                }
+                Child::Export(export) => self.export(*export).await,
             };
-            if self.entry(own_cookie, name.clone(), node).is_break() {
+            if self.told(own_cookie, name.clone(), told).is_break() {
                 return false;
             }
         }
         true
     }
 
-    fn source(&mut self, node: &FileNode, cookie: u64) -> Result<bool, Status> {
-        let namespace = &self.cx.server.namespace;
-        let source = &node.export.source;
-        let credentials = self.cx.credentials(node);
+    /// An export's root among pseudo directories. One whose source cannot be reached must not spoil the listing of the
+    /// others: it is told as what it is mounted on.
+    async fn export(&self, place: usize) -> Result<Attributes, Status> {
+        let (server, caller) = (self.cx.server, self.cx.caller);
+        let told = match server.namespace.export_root(place, caller).await {
+            Ok(node) => attributes::of_node(&server.namespace, &node, &self.mask, server.lease_seconds(), caller).await,
+            Err(status) => Err(status),
+        };
+        match told {
+            Err(Status::Delay) => {
+                let mut told = attributes::of_pseudo(&server.namespace, 0, &self.mask, server.lease_seconds())?;
+                let id = server.namespace.mounted_on(&server.namespace.exports()[place]);
+                (told.fileid, told.mounted_on_fileid, told.filehandle) = (Some(id), Some(id), None);
+                Ok(told)
+            }
+            told => told,
+        }
+    }
+
+    async fn source(&mut self, node: &FileNode, cookie: u64) -> Result<bool, Status> {
+        let (namespace, caller) = (&self.cx.server.namespace, self.cx.caller);
         let lease_seconds = self.cx.server.lease_seconds();
         let want_files = !self.mask.is_subset_of(&attributes::FROM_DIRECTORY);
-        let mut sink = |entry: DirectoryEntry<std::sync::Arc<LocalFile>>| match entry.file {
-            None => self.push(entry.cookie, entry.name, plain(&self.mask)),
+        // Of a listing, all is on one file system but what is mounted in it, and that is rare.
+        let space = if attributes::wants_space(&self.mask) { Some(node.space(caller).await?) } else { None };
+        let limits = (ENTRIES_MAX, self.room);
+        let mask = self.mask;
+        let mut sink = |entry: DirectoryEntry<File>| match entry.file {
+            None => self.push(entry.cookie, entry.name, plain(&mask)),
             // It was removed while we listed: as if it had never been there.
             Some(Err(SourceError::Stale | SourceError::Errno(libc::ENOENT))) => ControlFlow::Continue(()),
-            Some(Err(error)) => self.entry(entry.cookie, entry.name, Err(error.into())),
+            Some(Err(error)) => self.told(entry.cookie, entry.name, Err(error.into())),
             Some(Ok(EntryObject::Open(file))) => {
-                let found = namespace.node(&node.export, file).map(Node::File);
-                self.entry(entry.cookie, entry.name, found)
+                let told = namespace.node(&node.export, file).and_then(|found| {
+                    let told = found.attributes_now().ok_or(Status::Delay)??;
+                    attributes::of_file(namespace, &found, (&told, space), &mask, lease_seconds)
+                });
+                self.told(entry.cookie, entry.name, told)
             }
-            Some(Ok(EntryObject::Told { id, attributes })) => {
-                let told = attributes::of_told(namespace, node, &id, &attributes, &self.mask, lease_seconds);
+            Some(Ok(EntryObject::Told { id, attributes: told })) => {
+                let told = namespace
+                    .index_of(&node.export, id.fsid)
+                    .and_then(|fsid| attributes::of_told(namespace, (fsid, &id), (&told, space), &mask, lease_seconds));
                 self.told(entry.cookie, entry.name, told)
             }
         };
-        Ok(source.read_directory(&credentials, &node.file, cookie, ENTRIES_MAX, want_files, &mut sink)?)
-    }
-
-    fn entry(&mut self, cookie: u64, name: Bytes, node: Result<Node, Status>) -> ControlFlow<()> {
-        let server = self.cx.server;
-        let told =
-            node.and_then(|node| attributes::of_node(&server.namespace, &node, &self.mask, server.lease_seconds()));
-        self.told(cookie, name, told)
+        node.read_directory(caller, cookie, limits, want_files, &mut sink).await
     }
 
     fn told(&mut self, cookie: u64, name: Bytes, told: Result<Attributes, Status>) -> ControlFlow<()> {

@@ -8,11 +8,11 @@ use forebay_proto::{
 use super::Context;
 use crate::{files::Node, source::FileKind};
 
-pub fn run(cx: &Context<'_>) -> Result<ReadLinkOk, Status> {
+pub async fn run(cx: &Context<'_>) -> Result<ReadLinkOk, Status> {
     let Node::File(node) = cx.current()? else { return Err(Status::WrongType) };
     if node.kind() != FileKind::Symlink {
         return Err(Status::WrongType);
     }
-    let target = node.export.source.read_link(&node.file)?;
+    let target = node.read_link(cx.caller).await?;
     Ok(ReadLinkOk { target: Opaque::new(target).ok_or(Status::NameTooLong)? })
 }

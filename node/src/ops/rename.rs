@@ -6,7 +6,7 @@ use forebay_proto::nfs4::{
     ops::rename::{RenameArgs, RenameOk},
 };
 
-use super::{Context, blocking, directory_of, durable, kept, with_change};
+use super::{Context, directory_of, durable, kept};
 use crate::files::{Node, names};
 
 pub async fn run(cx: &Context<'_>, args: &RenameArgs) -> Result<RenameOk, Status> {
@@ -17,27 +17,14 @@ pub async fn run(cx: &Context<'_>, args: &RenameArgs) -> Result<RenameOk, Status
     if !std::sync::Arc::ptr_eq(&source.export, &target.export) || source.fsid != target.fsid {
         return Err(Status::Xdev);
     }
-    let (credentials, server) = (cx.credentials(target), cx.server.clone());
-    let (source, target) = (source.clone(), target.clone());
     let (old, new) = (Bytes::copy_from_slice(old), Bytes::copy_from_slice(new));
-    let (from, to) = (source.clone(), target.clone());
-    // A large file that is replaced is freed, which can take seconds.
-    let (source_change, target_change) = blocking(move || {
-        let kept = kept::prepare(&to, &credentials, &new);
-        let files = &to.export.source;
-        let rename = || {
-            let moved = || files.rename(&credentials, &from.file, &old, &to.file, &new).map_err(Status::from);
-            with_change(&to, moved)
-        };
-        let ((_, target_change), source_change) =
-            with_change(&from, rename).map_err(|status| match names::missing(&old, status) {
-                Status::NotDir | Status::IsDir => Status::Exist,
-                other => other,
-            })?;
-        kept::finish(&server, kept);
-        Ok::<_, Status>((source_change, target_change))
-    })
-    .await??;
-    durable(cx, [&source, &target]).await?;
+    let in_use = |key| kept::in_use(cx.server, key);
+    let renamed = source.rename(cx.caller, &old, target, &new, in_use).await;
+    let (source_change, target_change, kept) = renamed.map_err(|status| match names::missing(&old, status) {
+        Status::NotDir | Status::IsDir => Status::Exist,
+        other => other,
+    })?;
+    kept::finish(cx.server, kept);
+    durable(cx, [source, target]).await?;
     Ok(RenameOk { source: source_change, target: target_change })
 }

@@ -12,18 +12,18 @@ use forebay_proto::{
 use super::Context;
 use crate::files::names;
 
-pub fn run(cx: &mut Context<'_>, args: &SecInfoArgs) -> Result<SecInfoOk, Status> {
+pub async fn run(cx: &mut Context<'_>, args: &SecInfoArgs) -> Result<SecInfoOk, Status> {
     let name = names::existing(&args.name)?;
     let node = cx.directory()?;
-    cx.server.namespace.lookup(node, name, cx.caller).map_err(|status| names::missing(name, status))?;
+    cx.server.namespace.lookup(node, name, cx.caller).await.map_err(|status| names::missing(name, status))?;
     Ok(flavors(cx))
 }
 
 /// SECINFO_NO_NAME.
-pub fn no_name(cx: &mut Context<'_>, args: &SecInfoNoNameArgs) -> Result<SecInfoOk, Status> {
+pub async fn no_name(cx: &mut Context<'_>, args: &SecInfoNoNameArgs) -> Result<SecInfoOk, Status> {
     match args.style {
         SecInfoStyle::CurrentFh => drop(cx.current()?),
-        SecInfoStyle::Parent => drop(cx.server.namespace.parent(cx.directory()?, cx.caller)?),
+        SecInfoStyle::Parent => drop(cx.server.namespace.parent(cx.directory()?, cx.caller).await?),
     }
     Ok(flavors(cx))
 }

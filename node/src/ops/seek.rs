@@ -8,9 +8,9 @@ use forebay_proto::nfs4::{
 use super::{Context, authorize, regular};
 use crate::source::SeekWhat;
 
-pub fn run(cx: &Context<'_>, args: &SeekArgs) -> Result<SeekOk, Status> {
+pub async fn run(cx: &Context<'_>, args: &SeekArgs) -> Result<SeekOk, Status> {
     let node = regular(cx.file()?)?;
-    authorize(cx, node, &args.stateid, open::ACCESS_READ)?;
+    authorize(cx, node, &args.stateid, open::ACCESS_READ).await?;
     if args.offset > i64::MAX.cast_unsigned() {
         return Err(Status::Nxio);
     }
@@ -18,7 +18,7 @@ pub fn run(cx: &Context<'_>, args: &SeekArgs) -> Result<SeekOk, Status> {
         SeekContent::Data => SeekWhat::Data,
         SeekContent::Hole => SeekWhat::Hole,
     };
-    let offset = node.export.source.seek(&node.file, args.offset, what)?.ok_or(Status::Nxio)?;
-    let size = node.export.source.attributes(&node.file)?.size;
+    let offset = node.seek(cx.caller, args.offset, what).await?.ok_or(Status::Nxio)?;
+    let size = node.attributes(cx.caller).await?.size;
     Ok(SeekOk { eof: offset >= size, offset })
 }

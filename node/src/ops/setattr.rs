@@ -5,7 +5,7 @@ use forebay_proto::nfs4::{
     ops::setattr::{SetAttrArgs, SetAttrReply},
 };
 
-use super::{Authority, Context, authorize, blocking, durable, regular};
+use super::{Authority, Context, authorize, durable, regular};
 use crate::files::{Node, attributes};
 
 pub async fn run(cx: &Context<'_>, args: &SetAttrArgs) -> SetAttrReply {
@@ -19,21 +19,14 @@ async fn set(cx: &Context<'_>, args: &SetAttrArgs) -> Result<Bitmap, Status> {
     let Node::File(node) = cx.current()? else { return Err(Status::Rofs) };
     node.export.writable()?;
     let wanted = Attributes::from_fattr(&args.attributes)?;
-    let mode = || node.export.source.attributes(&node.file).map(|told| told.mode).map_err(Status::from);
+    let mode = if wanted.mode_set_masked.is_some() { node.attributes(cx.caller).await?.mode } else { 0 };
     let set = attributes::to_set(&wanted, mode)?;
     let mut by_open = false;
     if set.size.is_some() {
         regular(node)?;
-        by_open = authorize(cx, node, &args.stateid, open::ACCESS_WRITE)? == Authority::Open;
+        by_open = authorize(cx, node, &args.stateid, open::ACCESS_WRITE).await? == Authority::Open;
     }
-    let (changed, credentials) = (node.clone(), cx.credentials(node));
-    let apply = move || changed.export.source.set_attributes(&credentials, &changed.file, &set, by_open);
-    // Cutting a large file frees many blocks; the rest is quick.
-    if wanted.size.is_some() {
-        blocking(apply).await??
-    } else {
-        apply()?
-    }
+    node.set_attributes(cx.caller, &set, by_open).await?;
     durable(cx, [node]).await?;
     Ok(attributes::set_mask(&wanted))
 }

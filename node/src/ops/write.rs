@@ -5,12 +5,12 @@ use forebay_proto::nfs4::{
     ops::write::{WriteArgs, WriteOk},
 };
 
-use super::{Context, authorize, blocking, regular};
+use super::{Context, authorize, commit::mixed, regular};
 
 pub async fn run(cx: &Context<'_>, args: WriteArgs) -> Result<WriteOk, Status> {
     let node = regular(cx.file()?)?;
     node.export.writable()?;
-    authorize(cx, node, &args.stateid, open::ACCESS_WRITE)?;
+    authorize(cx, node, &args.stateid, open::ACCESS_WRITE).await?;
     let verifier = cx.server.write_verifier();
     let end = args.offset.checked_add(args.data.len() as u64).ok_or(Status::Inval)?;
     if end > i64::MAX.cast_unsigned() {
@@ -19,15 +19,16 @@ pub async fn run(cx: &Context<'_>, args: WriteArgs) -> Result<WriteOk, Status> {
     if args.data.is_empty() {
         return Ok(WriteOk { count: 0, committed: args.stable, verifier });
     }
-    let (stable, credentials, offset) = (args.stable, cx.credentials(node), args.offset);
-    let written = if stable == StableHow::Unstable {
-        node.export.source.write(&credentials, &node.file, offset, &args.data, false)?
-    } else {
-        let node = node.clone();
-        let write = move || node.export.source.write(&credentials, &node.file, offset, &args.data, true);
-        // The error may be of an earlier write-back, and the kernel tells it once.
-        blocking(write).await?.inspect_err(|_| cx.server.lost_writes())?
-    };
-    let count = u32::try_from(written).map_err(|_| Status::ServerFault)?;
-    Ok(WriteOk { count, committed: stable, verifier })
+    let stable = args.stable != StableHow::Unstable;
+    let data = args.data.as_bytes().clone();
+    let written = node.write(cx.caller, args.offset, data, stable).await;
+    // The error of a stable write may be of an earlier write-back, and is told once.
+    let written = written.inspect_err(|status| {
+        if stable && *status != Status::Delay {
+            cx.server.lost_writes();
+        }
+    })?;
+    let count = u32::try_from(written.count).map_err(|_| Status::ServerFault)?;
+    let committed = if written.stable && !stable { StableHow::FileSync } else { args.stable };
+    Ok(WriteOk { count, committed, verifier: mixed(verifier, written.verifier) })
 }

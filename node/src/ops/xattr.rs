@@ -14,7 +14,7 @@ use forebay_proto::{
     xdr::{List, Opaque},
 };
 
-use super::{Context, durable, with_change};
+use super::{Context, durable};
 use crate::{
     files::{FileNode, Node},
     source::XattrSet,
@@ -40,10 +40,10 @@ fn object<'a>(cx: &'a Context<'_>) -> Result<&'a FileNode, Status> {
 }
 
 /// GETXATTR.
-pub fn get(cx: &Context<'_>, args: &GetXattrArgs) -> Result<GetXattrOk, Status> {
+pub async fn get(cx: &Context<'_>, args: &GetXattrArgs) -> Result<GetXattrOk, Status> {
     let node = object(cx)?;
     let name = judge_name(&args.name)?;
-    let value = node.export.source.xattr_get(&cx.credentials(node), &node.file, name)?;
+    let value = node.xattr_get(cx.caller, name).await?;
     if value.len() > cx.payload_room() as usize {
         return Err(Status::RepTooBig);
     }
@@ -63,16 +63,12 @@ pub async fn set(cx: &Context<'_>, args: &SetXattrArgs) -> Result<ChangeInfo, St
         SetXattrOption::Create => XattrSet::Create,
         SetXattrOption::Replace => XattrSet::Replace,
     };
-    let credentials = cx.credentials(node);
-    let set = || {
-        let result = node.export.source.xattr_set(&credentials, &node.file, name, &args.value, how);
-        result.map_err(|error| match Status::from(error) {
-            // A file system that has no room left for names and values of one inode says ENOSPC.
-            Status::NoSpc => Status::Xattr2Big,
-            status => status,
-        })
-    };
-    let ((), change) = with_change(node, set)?;
+    let set = node.xattr_set(cx.caller, name, args.value.as_bytes(), how).await;
+    let change = set.map_err(|error| match Status::from(error) {
+        // A file system that has no room left for names and values of one inode says ENOSPC.
+        Status::NoSpc => Status::Xattr2Big,
+        status => status,
+    })?;
     durable(cx, [node]).await?;
     Ok(change)
 }
@@ -82,19 +78,17 @@ pub async fn remove(cx: &Context<'_>, args: &RemoveXattrArgs) -> Result<ChangeIn
     let Node::File(node) = cx.current()? else { return Err(Status::Rofs) };
     node.export.writable()?;
     let name = judge_name(&args.name)?;
-    let credentials = cx.credentials(node);
-    let remove = || node.export.source.xattr_remove(&credentials, &node.file, name).map_err(Status::from);
-    let ((), change) = with_change(node, remove)?;
+    let change = node.xattr_remove(cx.caller, name).await?;
     durable(cx, [node]).await?;
     Ok(change)
 }
 
 /// LISTXATTRS: the cookie is how many names were told before.
-pub fn list(cx: &Context<'_>, args: &ListXattrsArgs) -> Result<ListXattrsOk, Status> {
+pub async fn list(cx: &Context<'_>, args: &ListXattrsArgs) -> Result<ListXattrsOk, Status> {
     let names = match cx.current()? {
         Node::Pseudo(_) => Vec::new(),
         Node::File(node) => {
-            let mut names = node.export.source.xattr_list(&cx.credentials(node), &node.file)?;
+            let mut names = node.xattr_list(cx.caller).await?;
             names.sort_unstable();
             names
         }

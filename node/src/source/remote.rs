@@ -190,6 +190,11 @@ pub trait RemoteSource: fmt::Debug + Send + Sync + 'static {
     /// How it does, without asking it.
     fn health(&self) -> Health;
 
+    /// Whether it knows extended attributes, as far as is known.
+    fn has_xattrs(&self) -> bool {
+        false
+    }
+
     /// The directory that the source's URL names.
     async fn root(&self, by: &OnBehalf) -> Result<SeenObject, SourceError>;
 

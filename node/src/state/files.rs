@@ -381,6 +381,11 @@ impl FileTable {
         self.granted(file, client, stateid).map(|_| ())
     }
 
+    /// Whether somebody has the file open.
+    pub fn is_open(&self, file: FileKey) -> bool {
+        self.files.get(&file).is_some_and(|state| !state.opens.is_empty())
+    }
+
     /// A file lost a name: if somebody has it open, `kept` goes on working until the last CLOSE. What is not (or no
     /// longer) kept is given back.
     pub fn keep(&mut self, file: FileKey, kept: Box<dyn Kept>) -> Option<Box<dyn Kept>> {

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test, failing where one stands is what is wanted")]
 
 pub mod ops;
+pub mod upstream;
 
 use std::{
     net::SocketAddr,
@@ -13,14 +14,20 @@ use std::{
     time::Duration,
 };
 
+use self::upstream::Upstream;
 use forebay_meta::{LocalStore, state::Identity};
 use forebay_node::{
     admin::metrics::NfsMetrics,
+    cache::{Cache, CacheOptions},
     client::{CallError, Connection, Session, SessionOptions},
     files::{Export, ExportOptions, Squash},
     front::listener,
     server::{Server, ServerOptions},
-    source::local::{LocalOptions, LocalSource},
+    source::{
+        Source,
+        cached::{CachedOptions, CachedSource, Consistency, Policy},
+        local::{LocalOptions, LocalSource},
+    },
 };
 use forebay_proto::{
     nfs4::{Op, OpReply, Status},
@@ -52,6 +59,8 @@ pub struct Lab {
     exports: Vec<(&'static str, ExportOptions)>,
     options: ServerOptions,
     local: LocalOptions,
+    /// Serve through the cache, under this policy.
+    cached: Option<CachedOptions>,
 }
 
 /// A server that runs until it is stopped or dropped.
@@ -60,6 +69,8 @@ pub struct Running {
     pub address: SocketAddr,
     /// Its inside.
     pub server: Arc<Server>,
+    /// What stands behind it, one for each export, if it serves through the cache.
+    pub upstreams: Vec<Arc<Upstream>>,
     drain: CancellationToken,
     task: JoinHandle<()>,
     _home: Arc<tempfile::TempDir>,
@@ -84,7 +95,11 @@ impl Lab {
             std::fs::create_dir_all(home.path().join(&name[1..])).unwrap();
         }
         let options = ServerOptions { lease: LEASE, grace: LEASE, ..ServerOptions::default() };
-        Self { home, exports, options, local: LocalOptions::default() }
+        // The same rules are asked of a server that has everything from a source on the network.
+        let through_cache = module_path!().starts_with("cached");
+        let policy = Policy::preset(Consistency::Strict);
+        let cached = through_cache.then(|| CachedOptions { policy, ..CachedOptions::default() });
+        Self { home, exports, options, local: LocalOptions::default(), cached }
     }
 
     /// Another lease.
@@ -111,6 +126,12 @@ impl Lab {
         self
     }
 
+    /// Through the cache.
+    pub fn cached(mut self, options: CachedOptions) -> Self {
+        self.cached = Some(options);
+        self
+    }
+
     /// A path in the directory behind the first export.
     pub fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(&self.exports[0].0[1..]).join(name)
@@ -123,20 +144,36 @@ impl Lab {
 
     /// Starts the server on what it kept.
     pub async fn start(&self) -> Running {
+        self.start_with(ram_cache()).await
+    }
+
+    /// Starts it with this cache.
+    pub async fn start_with(&self, cache: Arc<Cache>) -> Running {
+        let mut upstreams = Vec::new();
         let exports = self.exports.iter().map(|(name, options)| {
             let path = self.home.path().join(&name[1..]);
-            let source = LocalSource::open(&path, self.local.clone()).unwrap();
+            let local = LocalSource::open(&path, self.local.clone()).unwrap();
             let url = format!("file://{}", path.display());
+            let source = match self.cached {
+                None => Source::Local(local),
+                Some(options) => {
+                    let upstream = Upstream::new(local);
+                    upstreams.push(upstream.clone());
+                    let seed = std::process::id().into();
+                    Source::Cached(CachedSource::new((name, &url), upstream, cache.clone(), options, seed))
+                }
+            };
             Export { name: (*name).into(), url, options: options.clone(), source }
         });
+        let exports: Vec<_> = exports.collect();
         let identity = || Identity { cluster: "test".into(), handle_key: *b"a fixed test key" };
         let plane = Arc::new(LocalStore::open(&self.home.path().join(".plane"), identity).unwrap());
         let metrics = Arc::new(NfsMetrics::new());
-        let server = Arc::new(Server::start(exports.collect(), plane, self.options, metrics).unwrap());
+        let server = Arc::new(Server::start(exports, plane, self.options, metrics).unwrap());
         let socket = listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (address, drain) = (socket.local_addr().unwrap(), CancellationToken::new());
         let task = tokio::spawn(listener::serve(server.clone(), socket, drain.clone()));
-        Running { address, server, drain, task, _home: self.home.clone() }
+        Running { address, server, upstreams, drain, task, _home: self.home.clone() }
     }
 }
 
@@ -167,6 +204,11 @@ impl Running {
     pub async fn connection(&self, uid: u32) -> Connection {
         Connection::connect(self.address, credential(uid)).await.unwrap()
     }
+}
+
+/// A cache in RAM alone.
+pub fn ram_cache() -> Arc<Cache> {
+    Cache::open(CacheOptions::ram(512 << 20)).unwrap()
 }
 
 /// AUTH_SYS of a user and the group of the same number.

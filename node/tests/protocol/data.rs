@@ -1,7 +1,7 @@
 //! READ, WRITE, COMMIT and 4.2's holes, space, copies and xattrs (RFC 7862 §15, RFC 8276 §8.4).
 
 use forebay_proto::nfs4::{
-    Op, OpReply, Stateid, Status,
+    Op, OpReply, StableHow, Stateid, Status,
     ops::{
         commit::CommitArgs,
         copy::CopyReply,
@@ -163,7 +163,15 @@ async fn copy_copies_ranges_within_the_server() {
     ] {
         let replies = run(&session, copied((from, source), (to, target), count)).await;
         let found = match replies.last() {
-            Some(OpReply::Copy(CopyReply::Ok(done))) => Ok(done.response.count),
+            Some(OpReply::Copy(CopyReply::Ok(done))) => {
+                // A client that finds another verifier at COMMIT copies again, for ever.
+                let commit = Op::Commit(CommitArgs { offset: 0, count: 0 });
+                let committed = value!(crate::common::done(&session, at_then("data/to", [commit])).await, Commit);
+                let unstable = done.response.committed == StableHow::Unstable;
+                assert!(!unstable || done.response.verifier == committed);
+                assert!(unstable || done.response.count == 0);
+                Ok(done.response.count)
+            }
             Some(OpReply::Copy(failed)) => Err(failed.status()),
             other => panic!("{other:?}"),
         };

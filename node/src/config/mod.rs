@@ -9,10 +9,12 @@ use std::{
     time::Duration,
 };
 
-use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::files::{ExportOptions, Squash};
+mod export;
+pub mod units;
+
+pub use export::{ExportConfig, NetworkOptions, Server, SourceConfig};
 
 /// NFS on every address of both families.
 pub const DEFAULT_LISTEN: &str = "[::]:2049";
@@ -25,8 +27,11 @@ pub const DEFAULT_LEASE_SECONDS: u32 = 60;
 /// Slots of a session at most.
 pub const DEFAULT_SLOTS: u32 = 128;
 
+/// Least memory for data: less holds too few chunks to read ahead.
+const RAM_MIN: u64 = 64 << 20;
+
 /// Everything `serve` needs to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Where NFS is served.
     pub listen: SocketAddr,
@@ -42,19 +47,19 @@ pub struct Config {
     pub slots: u32,
     /// What is served.
     pub exports: Vec<ExportConfig>,
+    /// Where data of network sources is kept.
+    pub cache: CacheConfig,
 }
 
-/// One export.
+/// The cache of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExportConfig {
-    /// `/name`.
-    pub name: String,
-    /// `file:///path`.
-    pub url: String,
-    /// The directory that the URL names.
-    pub path: PathBuf,
-    /// What is allowed.
-    pub options: ExportOptions,
+pub struct CacheConfig {
+    /// Bytes of memory for data.
+    pub ram: u64,
+    /// A directory or a block device for data; `None`: memory alone.
+    pub store: Option<PathBuf>,
+    /// Bytes of it; `None`: nine tenths of what is free.
+    pub store_bytes: Option<u64>,
 }
 
 /// Why a configuration is refused: a sentence to show.
@@ -78,6 +83,12 @@ pub struct FileConfig {
     pub grace_seconds: Option<u32>,
     /// A number.
     pub session_slots: Option<u32>,
+    /// A size.
+    pub ram_cache: Option<String>,
+    /// A directory or a block device.
+    pub cache: Option<PathBuf>,
+    /// A size.
+    pub cache_size: Option<String>,
     /// `[[export]]` tables.
     #[serde(default)]
     pub export: Vec<FileExport>,
@@ -89,17 +100,26 @@ pub struct FileConfig {
 pub struct FileExport {
     /// `/name`.
     pub name: String,
-    /// `file:///path`.
+    /// `file:///path`, `nfs://host/path` or `nfs3://host/path`.
     pub source: String,
     /// As after `--export /name=URL,`: `["rw", "root_squash", "10.0.0.0/8"]`.
     #[serde(default)]
     pub options: Vec<String>,
 }
 
-const KEYS: &[&str] = &["listen", "admin", "data_dir", "lease_seconds", "grace_seconds", "session_slots", "export"];
+const KEYS: &[&str] = &[
+    "listen",
+    "admin",
+    "data_dir",
+    "lease_seconds",
+    "grace_seconds",
+    "session_slots",
+    "ram_cache",
+    "cache",
+    "cache_size",
+    "export",
+];
 const EXPORT_KEYS: &[&str] = &["name", "source", "options"];
-const EXPORT_OPTIONS: &[&str] =
-    &["rw", "ro", "sync", "async", "root_squash", "no_root_squash", "all_squash", "anonuid=", "anongid=", "clients="];
 
 impl FileConfig {
     /// Reads a file.
@@ -159,6 +179,12 @@ pub struct Overrides {
     pub lease_seconds: Option<u32>,
     /// `--grace-seconds`.
     pub grace_seconds: Option<u32>,
+    /// `--ram-cache`.
+    pub ram_cache: Option<String>,
+    /// `--cache`.
+    pub cache: Option<PathBuf>,
+    /// `--cache-size`.
+    pub cache_size: Option<String>,
     /// `--export`, each as given; they add to the file's.
     pub exports: Vec<String>,
 }
@@ -192,8 +218,38 @@ impl Config {
             grace: Duration::from_secs(grace.into()),
             slots,
             exports,
+            cache: cache_config(
+                flags.ram_cache.or(file.ram_cache),
+                flags.cache.or(file.cache),
+                flags.cache_size.or(file.cache_size),
+            )?,
         })
     }
+}
+
+fn cache_config(ram: Option<String>, store: Option<PathBuf>, size: Option<String>) -> Result<CacheConfig, ConfigError> {
+    let bytes = |key: &str, text: Option<String>| {
+        let parsed = text.map(|text| units::size(&text)).transpose();
+        parsed.map_err(|what| ConfigError(format!("{key}: {what}")))
+    };
+    let ram = bytes("ram_cache", ram)?.unwrap_or_else(default_ram);
+    if ram < RAM_MIN {
+        let (given, least) = (units::show_size(ram), units::show_size(RAM_MIN));
+        return Err(ConfigError(format!("ram_cache is {given}; it must be at least {least}")));
+    }
+    let store_bytes = bytes("cache_size", size)?;
+    if store_bytes.is_some() && store.is_none() {
+        return Err(ConfigError("cache_size is given, but no cache: say which directory or device it is of".into()));
+    }
+    Ok(CacheConfig { ram, store, store_bytes })
+}
+
+/// A quarter of the machine's memory.
+fn default_ram() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total =
+        info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    (total.unwrap_or(1 << 20) * 1024 / 4).max(RAM_MIN)
 }
 
 fn in_range(key: &str, value: u32, least: u32, most: u32) -> Result<(), ConfigError> {
@@ -203,141 +259,9 @@ fn in_range(key: &str, value: u32, least: u32, most: u32) -> Result<(), ConfigEr
     Err(ConfigError(format!("{key} is {value}; it must be {least} to {most}")))
 }
 
-impl std::str::FromStr for ExportConfig {
-    type Err = ConfigError;
-
-    /// `/name=URL[,option…]`.
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let form =
-            || ConfigError(format!("export `{text}`: expected /NAME=URL[,OPTION…], as /data=file:///srv/data,ro"));
-        let (name, rest) = text.split_once('=').ok_or_else(form)?;
-        let mut parts = rest.split(',');
-        let url = parts.next().filter(|url| !url.is_empty()).ok_or_else(form)?;
-        Self::new(name, url, parts)
-    }
-}
-
-impl ExportConfig {
-    fn new<'a>(name: &str, url: &str, options: impl Iterator<Item = &'a str>) -> Result<Self, ConfigError> {
-        let wrong = |what: &str| ConfigError(format!("export `{name}`: {what}"));
-        let parts = || name.split('/').skip(1);
-        if !name.starts_with('/') || name != "/" && parts().any(|part| matches!(part, "" | "." | "..")) {
-            return Err(wrong("a name is an absolute path without empty parts, `.` or `..`, as /data or /show/assets"));
-        }
-        if parts().any(|part| part.len() > crate::files::names::NAME_MAX || part.contains('\0')) {
-            return Err(wrong("a part of the name is longer than 255 bytes or holds a NUL"));
-        }
-        let path = url.strip_prefix("file://").filter(|path| path.starts_with('/')).ok_or_else(|| {
-            wrong(&format!("source `{url}`: this version serves local directories, as file:///srv/data"))
-        })?;
-        let path = percent_decode(path).map_err(|what| wrong(&format!("source `{url}`: {what}")))?;
-        let options = export_options(options).map_err(|what| wrong(&what))?;
-        Ok(Self { name: name.to_owned(), url: url.to_owned(), path, options })
-    }
-}
-
-fn export_options<'a>(given: impl Iterator<Item = &'a str>) -> Result<ExportOptions, String> {
-    let mut options = ExportOptions::default();
-    let number = |key: &str, value: &str| {
-        value.parse::<u32>().ok().filter(|id| *id != u32::MAX).ok_or(format!("{key}={value}: expected 0 to 4294967294"))
-    };
-    for option in given {
-        match option.split_once('=') {
-            Some(("anonuid", value)) => options.anonymous_uid = number("anonuid", value)?,
-            Some(("anongid", value)) => options.anonymous_gid = number("anongid", value)?,
-            Some(("clients", value)) => options.clients.push(network(value).ok_or(bad_network(value))?),
-            None if option == "rw" => options.read_only = false,
-            None if option == "ro" => options.read_only = true,
-            None if option == "sync" => options.sync = true,
-            None if option == "async" => options.sync = false,
-            None if option == "root_squash" => options.squash = Squash::Root,
-            None if option == "no_root_squash" => options.squash = Squash::None,
-            None if option == "all_squash" => options.squash = Squash::All,
-            _ => match network(option) {
-                Some(network) => options.clients.push(network),
-                None => {
-                    let mut message = format!("unknown option `{option}`");
-                    suggest(&mut message, option.split('=').next().unwrap_or(option), EXPORT_OPTIONS);
-                    message.push_str(", or a client network as 10.0.0.0/8");
-                    return Err(message);
-                }
-            },
-        }
-    }
-    Ok(options)
-}
-
-fn bad_network(value: &str) -> String {
-    format!("clients={value}: expected an address or a network, as 10.1.2.3 or 10.0.0.0/8 or fd00::/8")
-}
-
-fn network(text: &str) -> Option<IpNet> {
-    text.parse::<IpNet>().ok().or_else(|| text.parse::<std::net::IpAddr>().ok().map(IpNet::from))
-}
-
-/// `%2C` and the like, so that a path may hold a comma.
-fn percent_decode(text: &str) -> Result<PathBuf, String> {
-    use std::os::unix::ffi::OsStringExt;
-    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let hex = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(|byte| *byte != 0);
-        bytes.push(byte.ok_or("after `%` two hexadecimal digits must stand, and not 00")?);
-        rest = &tail[2..];
-    }
-    Ok(std::ffi::OsString::from_vec(bytes).into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn export(text: &str) -> Result<ExportConfig, String> {
-        text.parse().map_err(|error: ConfigError| error.0)
-    }
-
-    #[test]
-    fn exports_as_given() {
-        let one = export("/data=file:///srv/a%2Cb,ro,async,all_squash,anonuid=7,anongid=8,10.0.0.0/8,clients=fd00::1")
-            .unwrap();
-        assert_eq!((one.name.as_str(), one.path.to_str()), ("/data", Some("/srv/a,b")));
-        let options = ExportOptions {
-            read_only: true,
-            sync: false,
-            squash: Squash::All,
-            anonymous_uid: 7,
-            anonymous_gid: 8,
-            clients: vec!["10.0.0.0/8".parse().unwrap(), "fd00::1/128".parse().unwrap()],
-        };
-        assert_eq!(one.options, options);
-        assert_eq!(export("/=file:///x").unwrap().name, "/");
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_with_what_would_do() {
-        for (text, part) in [
-            ("data=file:///x", "absolute path"),
-            ("/data", "expected /NAME=URL"),
-            ("/a//b=file:///x", "without empty parts"),
-            ("/a/../b=file:///x", "`..`"),
-            ("/a=nfs://host/x", "file:///srv/data"),
-            ("/a=file://x", "file:///srv/data"),
-            ("/a=file:///x%0", "hexadecimal"),
-            ("/a=file:///x%00", "not 00"),
-            ("/a=file:///x,readonly", "Known are: rw, ro"),
-            ("/a=file:///x,no_rootsquash", "did you mean `no_root_squash`?"),
-            ("/a=file:///x,anonuid=-1", "0 to 4294967294"),
-            ("/a=file:///x,10.0.0.0/33", "10.0.0.0/8"),
-        ] {
-            let error = export(text).unwrap_err();
-            assert!(error.contains(part), "{text}: {error}");
-        }
-    }
 
     #[test]
     fn a_file_is_read_and_an_unknown_key_is_named_with_its_line() {

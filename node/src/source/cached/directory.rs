@@ -1,0 +1,194 @@
+//! Listings: pages as the source gave them, kept as long as the directory's names and the entries' attributes hold.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+
+use super::{CachedFile, CachedSource, Need, change::HIDDEN, file::Asked, for_client};
+use crate::{
+    files::node::EntrySink,
+    source::{
+        Credentials, DirectoryEntry, EntryObject, FileAttributes, FileKind, ObjectId, SourceError,
+        remote::{Page, PageEntry},
+    },
+};
+
+/// What is asked of the source at once, at least: a client that asks for less gets it from there.
+const PAGE_BYTES: usize = 256 << 10;
+
+/// Pages by directory, content and cookie.
+pub(super) type Pages = quick_cache::sync::Cache<(u128, u64, u64), Kept, Weight>;
+
+/// Weighs pages by their entries.
+#[derive(Clone, Debug)]
+pub(super) struct Weight;
+
+impl quick_cache::Weighter<(u128, u64, u64), Kept> for Weight {
+    fn weight(&self, _key: &(u128, u64, u64), kept: &Kept) -> u64 {
+        // A place inside a page shares it.
+        if kept.from == 0 { 64 + kept.page.entries.len() as u64 * ENTRY_BYTES } else { 64 }
+    }
+}
+
+/// Memory of one entry, about.
+const ENTRY_BYTES: u64 = 512;
+
+/// A page, or a place inside it.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    page: Arc<KeptPage>,
+    from: usize,
+}
+
+#[derive(Debug)]
+struct KeptPage {
+    asked: Instant,
+    entries: Vec<KeptEntry>,
+    eof: bool,
+}
+
+#[derive(Debug)]
+struct KeptEntry {
+    cookie: u64,
+    name: Bytes,
+    object: Result<(ObjectId, u128, FileAttributes), SourceError>,
+}
+
+/// No pages, and `bytes` of memory for some.
+pub(super) fn no_pages(bytes: u64) -> Pages {
+    let entries = usize::try_from(bytes / ENTRY_BYTES).unwrap_or(usize::MAX);
+    Pages::with_weighter(entries / 64, bytes, Weight)
+}
+
+impl CachedSource {
+    /// Entries after `cookie` into `sink`, at most `max` and about `bytes`; `true` if the end was reached. Without
+    /// `want_files` only names are told.
+    pub async fn read_directory(
+        self: &Arc<Self>,
+        user: &Credentials,
+        dir: &Arc<CachedFile>,
+        cookie: u64,
+        (max, bytes): (usize, usize),
+        want_files: bool,
+        sink: EntrySink<'_>,
+    ) -> Result<bool, SourceError> {
+        if dir.kind() != FileKind::Directory {
+            return Err(SourceError::Errno(libc::ENOTDIR));
+        }
+        if !self.access(user, dir).await?.read {
+            return Err(SourceError::Errno(libc::EACCES));
+        }
+        self.refresh(user, dir, Need::Window).await?;
+        let (mut cookie, mut taken) = (cookie, 0);
+        loop {
+            let kept = match self.page_now(dir, cookie) {
+                Some(kept) => {
+                    self.counters.page_hits.increment(1);
+                    kept
+                }
+                // One page from the source is enough for one call.
+                None if taken > 0 => return Ok(false),
+                None => self.page(user, dir, cookie, bytes).await?,
+            };
+            let content = dir.state().content;
+            for (place, entry) in kept.page.entries.iter().enumerate().skip(kept.from) {
+                if taken == max || sink(self.entry(entry, want_files)).is_break() {
+                    let from = Kept { page: kept.page.clone(), from: place };
+                    self.pages.insert((dir.key(), content, cookie), from);
+                    return Ok(false);
+                }
+                taken += 1;
+                cookie = entry.cookie;
+            }
+            if kept.page.eof {
+                return Ok(true);
+            }
+            if kept.page.entries.is_empty() {
+                // A source that has nothing to say but is not at the end would be asked for ever.
+                return Err(SourceError::Unavailable);
+            }
+        }
+    }
+
+    /// A page that may be told without a question: names and attributes in it still hold.
+    fn page_now(&self, dir: &CachedFile, cookie: u64) -> Option<Kept> {
+        let now = Instant::now();
+        let content = {
+            let state = dir.state();
+            if state.changing > 0 || !state.is_fresh(self.policy(), Need::Window, now) {
+                return None;
+            }
+            state.content
+        };
+        let kept = self.pages.get(&(dir.key(), content, cookie))?;
+        let young = now.saturating_duration_since(kept.page.asked) < self.policy().acregmin;
+        let holds = |entry: &KeptEntry| match &entry.object {
+            Err(_) => young,
+            Ok((_, key, _)) => match self.table.peek(key) {
+                Some(file) => {
+                    let state = file.state();
+                    !state.gone && (young || state.is_fresh(self.policy(), Need::Window, now))
+                }
+                None => young,
+            },
+        };
+        kept.page.entries[kept.from..].iter().all(holds).then_some(kept)
+    }
+
+    /// A page from the source, whose objects become known.
+    async fn page(
+        &self,
+        user: &Credentials,
+        dir: &Arc<CachedFile>,
+        cookie: u64,
+        bytes: usize,
+    ) -> Result<Kept, SourceError> {
+        self.counters.page_misses.increment(1);
+        let verifier = if cookie == 0 { 0 } else { dir.state().verifier };
+        let bytes = u32::try_from(bytes.max(PAGE_BYTES)).unwrap_or(u32::MAX);
+        let asked = self.asking();
+        let page = self.remote.read_directory(&for_client(user), dir.id(), cookie, verifier, bytes).await;
+        let page = page.map_err(|error| self.lost(dir, error))?;
+        let (current, content) = {
+            let mut state = dir.state();
+            state.verifier = page.verifier;
+            let current = state.observe(&page.directory, asked, self.fresh(), self.policy());
+            state.learned = true;
+            (current, state.content)
+        };
+        let kept = Kept { page: Arc::new(self.keep_page(dir, page, asked, current)), from: 0 };
+        if current {
+            self.pages.insert((dir.key(), content, cookie), kept.clone());
+        }
+        Ok(kept)
+    }
+
+    fn keep_page(&self, dir: &CachedFile, page: Page, asked: Asked, current: bool) -> KeptPage {
+        let visible = page.entries.into_iter().filter(|entry| !entry.name.starts_with(HIDDEN));
+        let keep = |entry: PageEntry| {
+            let object = entry.object.map(|seen| {
+                self.note_entry(dir, &entry.name, &seen, asked, current);
+                (seen.id, self.key_of(&seen.id), seen.attributes)
+            });
+            KeptEntry { cookie: entry.cookie, name: entry.name, object }
+        };
+        KeptPage { asked: asked.at, entries: visible.map(keep).collect(), eof: page.eof }
+    }
+
+    /// An entry with what is known of its object now.
+    fn entry(&self, entry: &KeptEntry, want_files: bool) -> DirectoryEntry<crate::source::File> {
+        let object = entry.object.as_ref().map_err(|error| *error).map(|(id, key, told)| {
+            let known = self.table.peek(key).and_then(|file| {
+                let state = file.state();
+                (state.asked.is_some() && !state.gone).then(|| state.attributes.clone())
+            });
+            (*id, known.unwrap_or_else(|| told.clone()))
+        });
+        let (fileid, kind) = match &object {
+            Ok((_, attributes)) => (attributes.mounted_on_fileid, Some(attributes.kind)),
+            Err(_) => (0, None),
+        };
+        let file = want_files.then(|| object.map(|(id, attributes)| EntryObject::Told { id, attributes }));
+        DirectoryEntry { cookie: entry.cookie, name: entry.name.clone(), fileid, kind, file }
+    }
+}

@@ -1,0 +1,363 @@
+//! What is known of one object of a source.
+//!
+//! Owns: attributes and since when they hold, the key its data is kept under, names in a directory, rights of users.
+//! Never does: ask the source; whoever does tells here what came back. Time and randomness are arguments.
+//!
+//! Invariants:
+//! * `content` names one state of the data (of a directory: of its names) and is never used for another. Whatever is
+//!   kept under it may be served as long as it is the current one.
+//! * An answer to a question that was asked before a change of ours ended never counts as newer than the change.
+//! * While the source's clock may hide a change (`provisional`), nothing is kept under a name that outlives the
+//!   process, and once the clock has moved on what was kept is let go.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::{
+    Flight,
+    policy::{Consistency, OPEN_SHARE, Policy, is_settled, version_of},
+    readahead::Reads,
+};
+use crate::source::{AccessMask, Credentials, FileAttributes, FileKind, ObjectId};
+
+/// Users whose rights are remembered for one object.
+const RIGHTS_MAX: usize = 16;
+/// Chunks of one file that came before they were read: more are counted as if they had been here.
+const UNREAD_MAX: usize = 64;
+/// Names remembered in one directory.
+const NAMES_MAX: usize = 200_000;
+
+/// An object of a source on the network.
+#[derive(Debug)]
+pub struct CachedFile {
+    id: ObjectId,
+    kind: FileKind,
+    key: u128,
+    is_root: bool,
+    state: Mutex<State>,
+}
+
+/// What must be true of an answer's age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Within the window.
+    Window,
+    /// Fresh enough for an OPEN.
+    Open,
+}
+
+/// When a question was asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// When it was sent, at the latest.
+    pub at: Instant,
+    /// The same by the wall, in nanoseconds since 1970.
+    pub wall: i128,
+    /// How far this source's count of our changes was.
+    pub epoch: u64,
+}
+
+/// What is known. Behind the object's lock.
+#[derive(Debug)]
+pub struct State {
+    /// As last told.
+    pub attributes: FileAttributes,
+    /// When what told them was asked; `None`: ask again before you believe them.
+    pub asked: Option<Instant>,
+    /// How long they are believed.
+    pub window: Duration,
+    /// Since when that long.
+    pub window_since: Instant,
+    /// What data or names are kept under.
+    pub content: u64,
+    /// A later change may look the same.
+    pub provisional: bool,
+    /// Something was kept while `provisional`.
+    pub learned: bool,
+    /// The source's count of changes when one of this object began or ended last.
+    pub epoch: u64,
+    /// Our own changes under way.
+    pub changing: u32,
+    /// The source says that it is no more.
+    pub gone: bool,
+    /// A question under way, and when it was asked.
+    pub flight: Option<(Instant, Flight)>,
+    /// How its data is read.
+    pub reads: Reads,
+    /// Chunks that came before anybody read them: whoever reads one first is served from the source.
+    unread: Vec<u32>,
+    /// On whose behalf to read ahead.
+    pub reads_as: Option<Credentials>,
+    /// Where a symbolic link points.
+    pub link: Option<Bytes>,
+    /// The cookie verifier of the source's last page.
+    pub verifier: u64,
+    /// A user who found a name here without his rights having been asked: he may search.
+    pub search_proven: Option<u64>,
+    rights: Vec<(u64, AccessMask)>,
+    names: HashMap<Bytes, Option<u128>>,
+}
+
+impl CachedFile {
+    /// An object as it was told.
+    pub fn new(
+        (id, key, is_root): (ObjectId, u128, bool),
+        attributes: FileAttributes,
+        asked: Asked,
+        nonce: u64,
+        policy: &Policy,
+    ) -> Self {
+        let kind = attributes.kind;
+        let settled = is_settled(&attributes, asked.wall);
+        let state = State {
+            content: if settled { version_of(&attributes) } else { nonce },
+            provisional: !settled,
+            learned: false,
+            attributes,
+            asked: Some(asked.at),
+            window: policy.first_window(kind),
+            window_since: asked.at,
+            epoch: 0,
+            changing: 0,
+            gone: false,
+            flight: None,
+            reads: Reads::default(),
+            unread: Vec::new(),
+            reads_as: None,
+            link: None,
+            verifier: 0,
+            search_proven: None,
+            rights: Vec::new(),
+            names: HashMap::new(),
+        };
+        Self { id, kind, key, is_root, state: Mutex::new(state) }
+    }
+
+    /// What names it.
+    pub fn id(&self) -> &ObjectId {
+        &self.id
+    }
+
+    /// What kind of object it is.
+    pub fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    /// What the cache knows it by: the same after a restart and on every node.
+    pub fn key(&self) -> u128 {
+        self.key
+    }
+
+    /// It is the export's root.
+    pub fn is_root(&self) -> bool {
+        self.is_root
+    }
+
+    /// What is known.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+}
+
+impl State {
+    /// Whether the attributes may be told for an operation that begins now.
+    pub fn is_fresh(&self, policy: &Policy, need: Need, now: Instant) -> bool {
+        self.asked.is_some_and(|asked| self.would_be_fresh(asked, policy, need, now))
+    }
+
+    /// Whether they might if they had been asked for at `asked`.
+    pub fn would_be_fresh(&self, asked: Instant, policy: &Policy, need: Need, now: Instant) -> bool {
+        let age = now.saturating_duration_since(asked);
+        match (policy.consistency, need) {
+            (Consistency::Strict, _) => asked >= now,
+            (Consistency::CloseToOpen, Need::Open) => age < OPEN_SHARE,
+            _ => age < self.window,
+        }
+    }
+
+    /// Whether they may still be told although the source cannot be asked.
+    pub fn is_servable(&self, policy: &Policy, now: Instant) -> bool {
+        let allowed = policy.serve_stale.max(if policy.consistency == Consistency::Strict {
+            Duration::ZERO
+        } else {
+            self.window
+        });
+        self.asked.is_some_and(|asked| now.saturating_duration_since(asked) < allowed)
+    }
+
+    /// Attributes came. `false` if they may be older than a change of ours: then they are nothing to remember.
+    pub fn observe(&mut self, attributes: &FileAttributes, asked: Asked, nonce: u64, policy: &Policy) -> bool {
+        if self.changing > 0 || self.epoch > asked.epoch {
+            return false;
+        }
+        if self.asked.is_some_and(|known| known > asked.at) {
+            return true;
+        }
+        let settled = is_settled(attributes, asked.wall);
+        let version = version_of(attributes);
+        self.gone = false;
+        if version == version_of(&self.attributes) {
+            // It grows once it is over, however often it was asked meanwhile.
+            if asked.at.saturating_duration_since(self.window_since) >= self.window {
+                self.window = policy.next_window(attributes.kind, self.window);
+                self.window_since = asked.at;
+            }
+            if self.provisional && settled {
+                if self.learned {
+                    self.forget_content();
+                }
+                (self.content, self.provisional, self.learned) = (version, false, false);
+            }
+        } else {
+            self.window = policy.first_window(attributes.kind);
+            self.window_since = asked.at;
+            self.forget_content();
+            self.forget_rights();
+            self.content = if settled { version } else { nonce };
+            (self.provisional, self.learned) = (!settled, false);
+        }
+        self.attributes = attributes.clone();
+        self.asked = Some(asked.at);
+        true
+    }
+
+    fn forget_rights(&mut self) {
+        self.rights.clear();
+        self.search_proven = None;
+    }
+
+    fn forget_content(&mut self) {
+        self.names.clear();
+    }
+
+    /// A change of ours begins, with this number of its own.
+    pub fn begin_change(&mut self, ticket: u64) {
+        self.changing += 1;
+        self.epoch = ticket;
+    }
+
+    /// Whether the change begun with `ticket` is the only thing that happened to the object since it was last asked:
+    /// nobody of us changed it meanwhile, and the source says that nobody else had before.
+    pub fn is_ours_alone(&self, ticket: u64, before: Option<u64>) -> bool {
+        self.changing == 1 && self.epoch == ticket && self.asked.is_some() && before == Some(self.attributes.change)
+    }
+
+    /// A change of ours ended with these attributes (`None`: its outcome is not known). `kept`: what is kept under the
+    /// new `content` (or, if `None`, the old one) is what the object now holds.
+    pub fn end_change(
+        &mut self,
+        after: Option<&FileAttributes>,
+        (began, epoch): (Instant, u64),
+        kept: Option<Kept>,
+        nonce: u64,
+        policy: &Policy,
+    ) {
+        self.changing = self.changing.saturating_sub(1);
+        self.epoch = epoch;
+        match kept {
+            Some(Kept::Same) => {}
+            Some(Kept::Under(content)) => self.content = content,
+            None => {
+                self.forget_content();
+                self.forget_rights();
+                self.content = nonce;
+            }
+        }
+        // The source's clock may hide a change by others in the very tick of ours.
+        (self.provisional, self.learned) = (true, kept.is_some());
+        (self.window, self.window_since) = (policy.first_window(self.attributes.kind), began);
+        match after {
+            Some(after) => {
+                let same_rights = (after.mode, after.uid, after.gid)
+                    == (self.attributes.mode, self.attributes.uid, self.attributes.gid);
+                if !same_rights {
+                    self.forget_rights();
+                }
+                // Replies of changes that ran together come in any order.
+                if kept.is_some() || is_newer(after, &self.attributes) {
+                    self.attributes = after.clone();
+                }
+                self.asked = Some(self.asked.map_or(began, |asked| asked.max(began)));
+            }
+            None => self.asked = None,
+        }
+    }
+
+    /// What the user with this digest may do, if it was asked and holds.
+    pub fn rights(&self, user: u64) -> Option<AccessMask> {
+        self.rights.iter().find(|(known, _)| *known == user).map(|(_, mask)| *mask)
+    }
+
+    /// The source said what a user may do.
+    pub fn set_rights(&mut self, user: u64, mask: AccessMask) {
+        self.rights.retain(|(known, _)| *known != user);
+        if self.rights.len() == RIGHTS_MAX {
+            self.rights.remove(0);
+        }
+        self.rights.push((user, mask));
+    }
+
+    /// A chunk came before anybody read it.
+    pub fn set_unread(&mut self, index: u32) {
+        if self.unread.len() == UNREAD_MAX {
+            self.unread.remove(0);
+        }
+        self.unread.push(index);
+    }
+
+    /// Whether this is the first read of a chunk that came before; only once.
+    pub fn take_unread(&mut self, index: u32) -> bool {
+        let place = self.unread.iter().position(|known| *known == index);
+        place.map(|place| self.unread.swap_remove(place)).is_some()
+    }
+
+    /// What a name in this directory stands for: `None` if it is not known, `Some(None)` if it is not there.
+    pub fn name(&self, name: &[u8]) -> Option<Option<u128>> {
+        self.names.get(name).copied()
+    }
+
+    /// A name and what it stands for.
+    pub fn set_name(&mut self, name: &[u8], stands_for: Option<u128>) {
+        if let Some(known) = self.names.get_mut(name) {
+            *known = stands_for;
+            return;
+        }
+        if self.names.len() >= NAMES_MAX {
+            self.names.clear();
+        }
+        self.learned = true;
+        self.names.insert(Bytes::copy_from_slice(name), stands_for);
+    }
+
+    /// A name about which nothing is known any more.
+    pub fn forget_name(&mut self, name: &[u8]) {
+        self.names.remove(name);
+    }
+}
+
+/// What remains of the content after a change of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// All of it: the change was of attributes, or the names were set right.
+    Same,
+    /// What was put under this new name.
+    Under(u64),
+}
+
+/// Whether `a` was told after `b` by a source whose clock does not go back.
+fn is_newer(a: &FileAttributes, b: &FileAttributes) -> bool {
+    (a.changed, a.change, a.size) >= (b.changed, b.change, b.size)
+}
+
+/// A digest of a user: two users with one digest would share rights, so it is a good one.
+pub fn digest(user: &Credentials) -> u64 {
+    let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
+    let ids = [user.uid, user.gid].into_iter().chain(user.groups.iter().copied());
+    ids.for_each(|id| hasher.update(&id.to_be_bytes()));
+    hasher.digest()
+}
