@@ -112,6 +112,20 @@ pub fn run(plan: &Plan) -> Result<Measured> {
     .with_context(|| format!("{} on {}", plan.work.name(), plan.server))
 }
 
+/// Everything once, from the first byte or name to the last, without touching it before: what is cold stays cold until then.
+///
+/// # Errors
+/// As [`run`].
+pub fn once(plan: &Plan) -> Result<Tally> {
+    let (mut client, mut work, mut engine, _) = open(plan, 0)?;
+    let all = Until::Units(work.warm_units());
+    let tally = engine.run(&mut *work, all, plan.verify)?;
+    client.sequence = engine.calls.sequence(0);
+    work.finish(&mut client)?;
+    client.end()?;
+    Ok(tally)
+}
+
 fn combine(tallies: &[Tally], depth: u32, window: Duration, server_cpu_s: Option<f64>) -> Result<Measured> {
     let mut latency = Histogram::new_from(&tallies.first().context("no connection")?.latency);
     let (mut units_per_s, mut bytes_per_s, mut elapsed) = (0.0, 0.0, Duration::ZERO);
@@ -159,21 +173,27 @@ fn connection(plan: &Plan, index: u32, lane: Lane) -> Result<Tally> {
 
 type Prepared = (Client, Box<dyn Work>, Engine, u32);
 
-/// Connects, finds what the work needs, and touches everything once with every result checked.
+/// As [`open`], and touches everything once with every result checked.
 fn prepare(plan: &Plan, index: u32) -> Result<Prepared> {
+    let (client, mut work, mut engine, depth) = open(plan, index)?;
+    let warm = Until::Units(work.warm_units());
+    engine.run(&mut *work, warm, true).context("warming up")?;
+    Ok((client, work, engine, depth))
+}
+
+/// Connects and finds what the work needs.
+fn open(plan: &Plan, index: u32) -> Result<Prepared> {
     let owner = format!("forebay-benches {} {index}", std::process::id());
     let mut client = Client::connect(plan.server, &owner, plan.depth.unwrap_or(plan.work.default_depth()).max(1))?;
     let depth = client.slots;
     let share = (u64::from(index), u64::from(plan.connections));
     let setup = Setup { client: &mut client, path: &plan.path, depth, share, verify: plan.verify };
-    let mut work = works::build(plan.work, setup)?;
+    let work = works::build(plan.work, setup)?;
     let head = Head::new(&client.credential, MINOR_VERSION, client.session, depth);
     let mut sequences = vec![0; depth as usize];
     sequences[0] = client.sequence;
     let calls = Calls::new(head, sequences, work.payload());
     let input = Input::new(RECEIVE, plan.work.whole_max());
-    let mut engine = Engine::new(client.socket()?, calls, input, depth);
-    let warm = Until::Units(work.warm_units());
-    engine.run(&mut *work, warm, true).context("warming up")?;
+    let engine = Engine::new(client.socket()?, calls, input, depth);
     Ok((client, work, engine, depth))
 }

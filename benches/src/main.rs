@@ -2,14 +2,17 @@
 //!
 //! Owns: how servers are started for measurement, the load, the figures. Never does: judging them (`README.md` says how to read them).
 
+mod cached;
 mod client;
 mod compare;
+mod counted;
 mod engine;
 mod load;
 mod loopback;
 mod memory;
 mod pattern;
 mod process;
+mod proxy;
 mod servers;
 mod table;
 mod tree;
@@ -37,6 +40,15 @@ enum Command {
     Compare(CompareArgs),
     /// The load alone, against any NFSv4.1 server. `sequential_write` writes over the file!
     Load(LoadArgs),
+    /// Forebay as a cache: cold, warm and restarted, source calls for a tree of small files, and what its tiers reach.
+    Cached {
+        /// Small files and short runs, to see whether it all works
+        #[arg(long)]
+        quick: bool,
+        /// What to measure
+        #[arg(long, value_delimiter = ',', default_values = cached::ALL)]
+        only: Vec<String>,
+    },
     /// Forebay's memory, idle and for each open file.
     Memory {
         /// Files to open.
@@ -104,6 +116,7 @@ fn main() -> Result<()> {
     match cli.command {
         Command::Compare(args) => compare::run(&args.options()?),
         Command::Load(args) => load(&args),
+        Command::Cached { quick, only } => cached::run(quick, &only),
         Command::Memory { files } => memory::run(files),
     }
 }

@@ -91,7 +91,11 @@ pub fn path_of(kind: Kind) -> String {
     format!("{EXPORT}/{name}")
 }
 
-fn write_file(path: &Path, bytes: u64) -> Result<()> {
+/// A file of the known pattern.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_file(path: &Path, bytes: u64) -> Result<()> {
     let mut file = File::create(path).with_context(|| format!("making {}", path.display()))?;
     let mut block = vec![0; bytes.min(1 << 20) as usize];
     let mut at = 0;

@@ -20,6 +20,31 @@ pub fn start(tree: &Path, home: &Path, listen: SocketAddr, admin: SocketAddr) ->
     Guard::start(command, &home.join("log"))
 }
 
+/// What a cache in front of a source is made of.
+#[derive(Clone, Debug)]
+pub struct CacheSetup {
+    /// Where the source serves.
+    pub source: SocketAddr,
+    /// Bytes of memory for data, as the command line takes them.
+    pub ram: &'static str,
+    /// Where data is kept across restarts.
+    pub store: Option<PathBuf>,
+    /// Further options of the export.
+    pub options: &'static str,
+}
+
+/// Starts it as a cache.
+pub fn start_cache(setup: &CacheSetup, home: &Path, listen: SocketAddr, admin: SocketAddr) -> Result<Guard> {
+    let mut command = Command::new(binary()?);
+    command.args(["serve", "--listen", &listen.to_string(), "--admin", &admin.to_string(), "--lease-seconds", "60"]);
+    command.arg("--export").arg(format!("{EXPORT}=nfs://{}{EXPORT},rw,no_root_squash{}", setup.source, setup.options));
+    command.arg("--data-dir").arg(home.join("data")).args(["--ram-cache", setup.ram]);
+    if let Some(store) = &setup.store {
+        command.arg("--cache").arg(store).args(["--cache-size", "4GiB"]);
+    }
+    Guard::start(command, &home.join("log"))
+}
+
 /// `FOREBAY_BIN`, or the program beside this one, built if it is not there.
 fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("FOREBAY_BIN") {

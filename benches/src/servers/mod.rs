@@ -18,6 +18,7 @@ use crate::{
     process::{Guard, Scratch},
 };
 
+pub use forebay::CacheSetup;
 pub use ganesha::find as find_ganesha;
 
 /// The name both servers export the tree under.
@@ -30,6 +31,8 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 pub struct Server {
     /// Where it listens.
     pub address: SocketAddr,
+    /// Where its counters are; of Ganesha nowhere.
+    pub admin: Option<SocketAddr>,
     process: Guard,
     _home: Scratch,
 }
@@ -43,7 +46,18 @@ impl Server {
         let home = Scratch::new(&std::env::temp_dir())?;
         let (address, admin) = (free_address()?, free_address()?);
         let process = forebay::start(tree, home.path(), address, admin)?;
-        Self { address, process, _home: home }.ready().context("Forebay")
+        Self { address, admin: Some(admin), process, _home: home }.ready().context("Forebay")
+    }
+
+    /// Starts Forebay as a cache.
+    ///
+    /// # Errors
+    /// As [`Server::forebay`].
+    pub fn cache(setup: &CacheSetup) -> Result<Self> {
+        let home = Scratch::new(&std::env::temp_dir())?;
+        let (address, admin) = (free_address()?, free_address()?);
+        let process = forebay::start_cache(setup, home.path(), address, admin)?;
+        Self { address, admin: Some(admin), process, _home: home }.ready().context("Forebay as a cache")
     }
 
     /// Starts NFS-Ganesha on `tree`.
@@ -54,7 +68,7 @@ impl Server {
         let home = Scratch::new(&std::env::temp_dir())?;
         let address = free_address()?;
         let process = ganesha::start(tree, home.path(), address)?;
-        Self { address, process, _home: home }.ready().context("NFS-Ganesha")
+        Self { address, admin: None, process, _home: home }.ready().context("NFS-Ganesha")
     }
 
     /// Its process.

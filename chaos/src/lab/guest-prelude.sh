@@ -4,7 +4,11 @@ failures=0
 LC_ALL=C
 export LC_ALL
 
-ok() { echo "ok $1"; }
+# With the guest's uptime: where a check took long, one sees it.
+ok() {
+	read -r _up _ </proc/uptime
+	echo "ok $1 @$_up"
+}
 
 bad() {
 	echo "FAIL $1: $2"

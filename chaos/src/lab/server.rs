@@ -1,6 +1,7 @@
 //! A server to try, as a real process in a [`Net`]: `forebay serve`, or Debian's NFS-Ganesha as a reference for the suite itself.
 //!
-//! Which one is the environment's choice: `FOREBAY_LAB_SERVER=ganesha` picks the reference, anything else Forebay. What a server keeps
+//! Which one is the environment's choice: `FOREBAY_LAB_SERVER=ganesha` picks the reference, anything else Forebay. Forebay serves the
+//! directories themselves, or, if asked to, as a cache in front of a source in the same namespace. What a server keeps
 //! lies in a directory of the value's own, so that it survives [`Server::kill9`] and [`Server::restart`], and is gone with the value.
 
 use super::net::Net;
@@ -17,6 +18,9 @@ use std::time::{Duration, Instant};
 /// The admin port inside the namespace, whose loopback no other test shares.
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9649);
 const NFS_PORT: u16 = 2049;
+/// Where what stands behind a cache serves, on the namespace's own loopback.
+const SOURCE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 12049);
+const MOUNT_PORT: u16 = 12048;
 /// How long a server may take from its start until it serves.
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long a server may take to drain after SIGTERM.
@@ -42,6 +46,19 @@ impl Kind {
     }
 }
 
+/// What stands behind a Forebay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behind {
+    /// The directories themselves.
+    Directories,
+    /// NFS-Ganesha over NFSv4.2, and Forebay caches in RAM and in a directory.
+    Ganesha,
+    /// NFS-Ganesha over NFSv3.
+    Ganesha3,
+    /// Another Forebay over NFSv4.2.
+    Forebay,
+}
+
 /// A directory served under a name.
 #[derive(Debug, Clone)]
 pub struct Export {
@@ -62,6 +79,10 @@ pub struct Server<'net> {
     lease_seconds: u32,
     home: tempfile::TempDir,
     child: Option<Child>,
+    behind: Behind,
+    source: Option<Child>,
+    /// Further options of each export, as `policy=strict`.
+    cache_options: &'static str,
 }
 
 impl<'net> Server<'net> {
@@ -70,12 +91,79 @@ impl<'net> Server<'net> {
     /// # Errors
     /// When its program is missing, or it ends or does not serve within 20 s; the error shows its log.
     pub fn start(net: &'net Net, exports: Vec<Export>, lease_seconds: u32) -> Result<Server<'net>> {
+        Self::start_behind(net, exports, lease_seconds, Behind::Directories, "")
+    }
+
+    /// As [`Server::start`], with what is to stand behind it.
+    ///
+    /// # Errors
+    /// As there; also when the source does not serve.
+    pub fn start_behind(
+        net: &'net Net,
+        exports: Vec<Export>,
+        lease_seconds: u32,
+        behind: Behind,
+        cache_options: &'static str,
+    ) -> Result<Server<'net>> {
         let home =
             tempfile::Builder::new().prefix("forebay-server-").tempdir().context("a directory for the server")?;
         let kind = Kind::from_environment();
-        let mut server = Server { net, kind, exports, lease_seconds, home, child: None };
+        let (child, source) = (None, None);
+        let mut server = Server { net, kind, exports, lease_seconds, home, child, behind, source, cache_options };
+        server.launch_source()?;
         server.launch()?;
         Ok(server)
+    }
+
+    /// Kills the source, as a power cut would.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn kill9_source(&mut self) -> Result<()> {
+        let mut child = self.source.take().context("no source runs")?;
+        signal_group(child.id(), libc::SIGKILL);
+        child.wait()?;
+        Ok(())
+    }
+
+    /// Starts the source (again) and waits until it accepts connections.
+    ///
+    /// # Errors
+    /// When its program is missing, or it does not serve; the error shows its log.
+    pub fn launch_source(&mut self) -> Result<()> {
+        let mut command = match self.behind {
+            Behind::Directories => return Ok(()),
+            Behind::Ganesha | Behind::Ganesha3 => self.ganesha(SOURCE)?,
+            Behind::Forebay => self.forebay_source()?,
+        };
+        let log = OpenOptions::new().create(true).append(true).open(self.home.path().join("source-log"))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+        let started = Instant::now();
+        while self.net.connect(SOURCE, Duration::from_secs(1)).is_err() {
+            let ended = child.try_wait()?;
+            if ended.is_some() || started.elapsed() > START_LIMIT {
+                signal_group(child.id(), libc::SIGKILL);
+                child.wait()?;
+                let log = fs::read(self.home.path().join("source-log")).unwrap_or_default();
+                bail!("the source did not serve ({ended:?}); its log:\n{}", String::from_utf8_lossy(&log));
+            }
+            std::thread::sleep(GLANCE);
+        }
+        self.source = Some(child);
+        Ok(())
+    }
+
+    fn forebay_source(&self) -> Result<std::process::Command> {
+        let mut command = in_namespace(self.net.name(), &forebay_binary()?);
+        command.args(["serve", "--listen", &SOURCE.to_string(), "--admin", "127.0.0.1:9650"]);
+        command.arg("--data-dir").arg(self.home.path().join("source-data"));
+        command.args(["--lease-seconds", &self.lease_seconds.to_string()]);
+        for export in &self.exports {
+            let directory = export.directory.display();
+            command.args(["--export", &format!("{}=file://{directory},no_root_squash", export.name)]);
+        }
+        Ok(command)
     }
 
     /// Which program this is.
@@ -163,7 +251,7 @@ impl<'net> Server<'net> {
         let log = OpenOptions::new().create(true).append(true).open(self.home.path().join("log"))?;
         let mut command = match self.kind {
             Kind::Forebay => self.forebay()?,
-            Kind::Ganesha => self.ganesha()?,
+            Kind::Ganesha => self.ganesha(self.nfs_address())?,
         };
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
@@ -195,21 +283,31 @@ impl<'net> Server<'net> {
         command.args(["serve", "--listen", &self.nfs_address().to_string(), "--admin", &ADMIN.to_string()]);
         command.arg("--data-dir").arg(self.home.path().join("data"));
         command.args(["--lease-seconds", &self.lease_seconds.to_string()]);
+        if self.behind != Behind::Directories {
+            let store = self.home.path().join("cache");
+            command.arg("--cache").arg(store).args(["--cache-size", "512MiB", "--ram-cache", "128MiB"]);
+        }
         for export in &self.exports {
-            command.args([
-                "--export",
-                &format!("{}=file://{},{}", export.name, export.directory.display(), export.options),
-            ]);
+            let (name, options, more) = (export.name, export.options, self.cache_options);
+            let comma = if more.is_empty() { "" } else { "," };
+            let export = match self.behind {
+                Behind::Directories => format!("{name}=file://{},{options}", export.directory.display()),
+                Behind::Ganesha | Behind::Forebay => format!("{name}=nfs://{SOURCE}{name},{options}{comma}{more}"),
+                Behind::Ganesha3 => {
+                    format!("{name}=nfs3://{SOURCE}{},{options}{comma}{more}", export.directory.display())
+                }
+            };
+            command.args(["--export", &export]);
         }
         Ok(command)
     }
 
-    fn ganesha(&self) -> Result<std::process::Command> {
+    fn ganesha(&self, listen: SocketAddr) -> Result<std::process::Command> {
         require(&[("ganesha.nfsd", "nfs-ganesha nfs-ganesha-vfs")])?;
         let home = self.home.path();
         let configuration = home.join("ganesha.conf");
         fs::create_dir_all(home.join("recovery"))?;
-        fs::write(&configuration, self.ganesha_configuration(&home.join("recovery"))?)?;
+        fs::write(&configuration, self.ganesha_configuration(&home.join("recovery"), listen)?)?;
         let mut command = in_namespace(self.net.name(), Path::new("ganesha.nfsd"));
         command
             .args(["-F", "-L", "STDOUT", "-N", "NIV_EVENT", "-f"])
@@ -219,21 +317,27 @@ impl<'net> Server<'net> {
         Ok(command)
     }
 
-    fn ganesha_configuration(&self, recovery: &Path) -> Result<String> {
+    fn ganesha_configuration(&self, recovery: &Path, listen: SocketAddr) -> Result<String> {
+        let is_source = listen == SOURCE;
+        let protocols = if self.behind == Behind::Ganesha3 { "3, 4" } else { "4" };
         let mut text = format!(
-            "NFS_Core_Param {{ Protocols = 4; Bind_addr = {}; NFS_Port = {NFS_PORT}; Enable_NLM = false; Enable_RQUOTA = false; }}\n\
+            "NFS_Core_Param {{ Protocols = {protocols}; Bind_addr = {}; NFS_Port = {}; MNT_Port = {MOUNT_PORT}; Enable_NLM = false; \
+             Enable_RQUOTA = false; }}\n\
              NFSv4 {{ Minor_Versions = 1, 2; Lease_Lifetime = {lease}; Grace_Period = {lease}; Only_Numeric_Owners = true; RecoveryRoot = \"{}\"; }}\n",
-            self.net.server_address(),
+            listen.ip(),
+            listen.port(),
             recovery.display(),
             lease = self.lease_seconds,
         );
         for (number, export) in self.exports.iter().enumerate() {
             let (mut access, mut squash, mut more) = ("RW", "Root_Squash", String::new());
             let mut clients = None;
-            if !export.options.contains("anonuid") {
+            if is_source || !export.options.contains("anonuid") {
                 more.push_str("Anonymous_Uid = 65534; Anonymous_Gid = 65534; ");
             }
-            for option in export.options.split(',') {
+            // Behind a cache the source trusts whoever comes: squashing is the cache's.
+            let options = if is_source { "rw,no_root_squash" } else { export.options };
+            for option in options.split(',') {
                 match option.split_once('=') {
                     Some(("anonuid", id)) => write!(more, "Anonymous_Uid = {id}; ")?,
                     Some(("anongid", id)) => write!(more, "Anonymous_Gid = {id}; ")?,
@@ -255,7 +359,7 @@ impl<'net> Server<'net> {
             };
             writeln!(
                 text,
-                "EXPORT {{ Export_Id = {}; Path = \"{}\"; Pseudo = {}; Squash = {squash}; SecType = sys; Protocols = 4; Transports = TCP; \
+                "EXPORT {{ Export_Id = {}; Path = \"{}\"; Pseudo = {}; Squash = {squash}; SecType = sys; Protocols = {protocols}; Transports = TCP; \
                  {more}FSAL {{ Name = VFS; }} {access} }}",
                 number + 1,
                 export.directory.display(),
@@ -269,10 +373,14 @@ impl<'net> Server<'net> {
 impl Drop for Server<'_> {
     fn drop(&mut self) {
         let _ = self.kill9();
+        let _ = self.kill9_source();
         if std::thread::panicking() {
             let log = self.log();
             let tail = log.len().saturating_sub(16 * 1024);
             eprintln!("the server's log (its end):\n{}", log.get(tail..).unwrap_or(&log));
+            if let Ok(log) = fs::read(self.home.path().join("source-log")) {
+                eprintln!("the source's log:\n{}", String::from_utf8_lossy(&log));
+            }
         }
     }
 }

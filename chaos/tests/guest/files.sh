@@ -226,6 +226,10 @@ extensions() {
 	used "4.2 ALLOCATE was sent" ALLOCATE "$top"
 
 	touch labelled
+	if [ "$XATTRS" = no ]; then
+		refused "4.2 extended attributes, which the source does not have" "not supported" setfattr -n user.colour -v green labelled
+		return
+	fi
 	check "4.2 set an extended attribute" setfattr -n user.colour -v green labelled
 	same "4.2 get it" green "$(getfattr --only-values -n user.colour labelled 2>/dev/null)"
 	check "4.2 replace it" setfattr -n user.colour -v blue labelled
