@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 const FILES: &str = include_str!("guest/files.sh");
 const WORKLOADS: &str = include_str!("guest/workloads.sh");
 const PAIR: &str = include_str!("guest/pair.sh");
-const WRITER: &str = include_str!("guest/writer.sh");
+pub(crate) const WRITER: &str = include_str!("guest/writer.sh");
 
 /// Short, so that grace after a restart is short too; but a Linux client renews every five seconds at most, so less than eight would let
 /// each idle client's lease run out.
 const LEASE_SECONDS: u32 = 10;
 
 /// A server; in `cached_kernel_client` it is a cache, and has its files from NFS-Ganesha.
-fn start(net: &Net, exports: Vec<Export>) -> Result<Server<'_>> {
+pub(crate) fn start(net: &Net, exports: Vec<Export>) -> Result<Server<'_>> {
     start_behind(net, exports, Behind::Ganesha)
 }
 
@@ -173,16 +173,16 @@ fn a_writer_outlives_its_server() -> Result<()> {
     Ok(())
 }
 
-fn client(net: &Net, script: &str) -> KernelClient {
+pub(crate) fn client(net: &Net, script: &str) -> KernelClient {
     KernelClient::new(script).variable("SERVER", net.server_address())
 }
 
-fn plain_export(directory: &Path) -> Vec<Export> {
+pub(crate) fn plain_export(directory: &Path) -> Vec<Export> {
     vec![Export { name: "/data", directory: directory.into(), options: "rw,no_root_squash" }]
 }
 
 /// Prints what a guest said, and fails if a check did or if the script did not come to its end.
-fn judge(who: &str, outcome: Outcome) -> Result<()> {
+pub(crate) fn judge(who: &str, outcome: Outcome) -> Result<()> {
     println!("--- {who}, against {:?}\n{}", Kind::from_environment(), outcome.output);
     let failed: Vec<&str> = outcome.output.lines().filter(|line| line.starts_with("FAIL")).collect();
     ensure!(outcome.status == 0 && failed.is_empty(), "{who}: status {}:\n{}", outcome.status, failed.join("\n"));
@@ -191,14 +191,14 @@ fn judge(who: &str, outcome: Outcome) -> Result<()> {
 }
 
 /// The last `acked N` a writer printed.
-fn acknowledged(guest: &Guest) -> usize {
+pub(crate) fn acknowledged(guest: &Guest) -> usize {
     let console = guest.console();
     let last = console.lines().rev().find_map(|line| line.strip_prefix("acked "));
     last.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// Waits for so many further lines. A client asks a silent server again after 10 s, and grace is a lease long: a minute is ample.
-fn more_acknowledged(guest: &mut Guest, further: usize) -> Result<()> {
+pub(crate) fn more_acknowledged(guest: &mut Guest, further: usize) -> Result<()> {
     let goal = acknowledged(guest) + further;
     let began = Instant::now();
     while acknowledged(guest) < goal {
@@ -267,10 +267,10 @@ fn total_bytes(directory: &Path) -> Result<u64> {
 }
 
 /// A directory tree on disk that anybody may pass through, gone after the test.
-struct Tree(tempfile::TempDir);
+pub(crate) struct Tree(tempfile::TempDir);
 
 impl Tree {
-    fn create() -> Result<Tree> {
+    pub(crate) fn create() -> Result<Tree> {
         let root = tempfile::Builder::new().prefix("forebay-tree-").tempdir()?;
         fs::set_permissions(root.path(), Permissions::from_mode(0o755))?;
         Ok(Tree(root))
@@ -280,7 +280,7 @@ impl Tree {
         self.0.path()
     }
 
-    fn directory(&self, name: &str, mode: u32) -> Result<PathBuf> {
+    pub(crate) fn directory(&self, name: &str, mode: u32) -> Result<PathBuf> {
         let path = self.path().join(name);
         fs::create_dir(&path)?;
         fs::set_permissions(&path, Permissions::from_mode(mode))?;

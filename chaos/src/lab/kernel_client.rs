@@ -8,6 +8,7 @@ use super::net::Net;
 use super::{in_namespace, ordinal, require, signal_group};
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ const ENDS: &str = "LAB-OUTPUT-ENDS ";
 pub struct KernelClient {
     script: String,
     variables: Vec<(String, String)>,
+    files: Vec<(String, String)>,
     memory_mb: u32,
     limit: Duration,
 }
@@ -32,12 +34,24 @@ pub struct KernelClient {
 impl KernelClient {
     /// A client that runs `script`, with 192 MB of memory and two minutes of time.
     pub fn new(script: &str) -> KernelClient {
-        KernelClient { script: script.into(), variables: Vec::new(), memory_mb: 192, limit: Duration::from_secs(120) }
+        KernelClient {
+            script: script.into(),
+            variables: Vec::new(),
+            files: Vec::new(),
+            memory_mb: 192,
+            limit: Duration::from_secs(120),
+        }
     }
 
     /// Sets a variable in the script's environment. The value may hold any character but NUL.
     pub fn variable(mut self, name: &str, value: impl ToString) -> KernelClient {
         self.variables.push((name.into(), value.to_string()));
+        self
+    }
+
+    /// Puts a file into the guest's /run/lab.
+    pub fn file(mut self, name: &str, text: &str) -> KernelClient {
+        self.files.push((name.into(), text.into()));
         self
     }
 
@@ -67,6 +81,9 @@ impl KernelClient {
         script += PRELUDE;
         script += &self.script;
         fs::write(dir.path().join("script"), script)?;
+        for (name, text) in &self.files {
+            fs::write(dir.path().join(name), text)?;
+        }
         let init = dir.path().join("init");
         fs::write(&init, INIT)?;
         fs::set_permissions(&init, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
@@ -99,7 +116,7 @@ impl KernelClient {
             .stdout(console)
             .spawn();
         let child = child.inspect_err(|_| net.remove_tap(&tap)).context("starting linux.uml")?;
-        Ok(Guest { net, tap, dir, child, deadline: Instant::now() + self.limit, limit: self.limit })
+        Ok(Guest { net, address, tap, dir, child, deadline: Instant::now() + self.limit, limit: self.limit })
     }
 
     /// Boots the guest and waits for its script to end.
@@ -124,6 +141,7 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Guest<'net> {
     net: &'net Net,
+    address: Ipv4Addr,
     tap: String,
     dir: tempfile::TempDir,
     child: Child,
@@ -132,6 +150,11 @@ pub struct Guest<'net> {
 }
 
 impl Guest<'_> {
+    /// Its address in the network.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
     /// Waits until the script has printed a line that starts with `start`, and returns that line.
     ///
     /// # Errors

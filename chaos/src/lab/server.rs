@@ -57,6 +57,8 @@ pub enum Behind {
     Ganesha3,
     /// Another Forebay over NFSv4.2.
     Forebay,
+    /// A server that the test has started itself, over NFSv4.2; its root is what is exported.
+    At(SocketAddr),
 }
 
 /// A directory served under a name.
@@ -126,13 +128,23 @@ impl<'net> Server<'net> {
         Ok(())
     }
 
+    /// Stops the source where it stands, or lets it go on.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn stall_source(&self, stalled: bool) -> Result<()> {
+        let child = self.source.as_ref().context("no source runs")?;
+        signal_group(child.id(), if stalled { libc::SIGSTOP } else { libc::SIGCONT });
+        Ok(())
+    }
+
     /// Starts the source (again) and waits until it accepts connections.
     ///
     /// # Errors
     /// When its program is missing, or it does not serve; the error shows its log.
     pub fn launch_source(&mut self) -> Result<()> {
         let mut command = match self.behind {
-            Behind::Directories => return Ok(()),
+            Behind::Directories | Behind::At(_) => return Ok(()),
             Behind::Ganesha | Behind::Ganesha3 => self.ganesha(SOURCE)?,
             Behind::Forebay => self.forebay_source()?,
         };
@@ -293,6 +305,7 @@ impl<'net> Server<'net> {
             let export = match self.behind {
                 Behind::Directories => format!("{name}=file://{},{options}", export.directory.display()),
                 Behind::Ganesha | Behind::Forebay => format!("{name}=nfs://{SOURCE}{name},{options}{comma}{more}"),
+                Behind::At(source) => format!("{name}=nfs://{source}/,{options}{comma}{more}"),
                 Behind::Ganesha3 => {
                     format!("{name}=nfs3://{SOURCE}{},{options}{comma}{more}", export.directory.display())
                 }

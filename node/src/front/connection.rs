@@ -30,9 +30,14 @@ use tokio_util::sync::CancellationToken;
 use super::compound::{self, Outcome};
 use crate::server::Server;
 
-/// Calls of one connection that wait for something at once. Each may come back with a megabyte, whether or not the peer
-/// takes replies, so this bounds a connection's memory; calls that need not wait are not counted.
-const CALLS_IN_FLIGHT_MAX: usize = 32;
+/// Calls of one connection that wait for something at once: a session's slots, so that calls that wait for a source that
+/// does not answer leave room for others. Calls that need not wait are not counted.
+const CALLS_IN_FLIGHT_MAX: usize = 128;
+/// Each may come back with a megabyte, whether or not the peer takes replies: while more than this many wait on all
+/// connections together, one connection may only have [`CALLS_IN_FLIGHT_CROWDED`].
+const ALL_CALLS_IN_FLIGHT_MAX: usize = 2048;
+/// See there.
+const CALLS_IN_FLIGHT_CROWDED: usize = 16;
 /// Replies that wait to be sent: two full READs ahead of the one being sent.
 const REPLY_BYTES_MAX: usize = 3 << 20;
 /// Replies that wait on all connections together; beyond it a connection may only have one at a time.
@@ -138,7 +143,9 @@ impl Connection<'_> {
     fn has_room(&self) -> bool {
         let crowded = ALL_REPLY_BYTES.load(Ordering::Relaxed) > ALL_REPLY_BYTES_MAX;
         let bytes_max = if crowded { 1 } else { REPLY_BYTES_MAX };
-        let calls = self.running.len() < CALLS_IN_FLIGHT_MAX && self.running_bytes < CALL_BYTES_MAX;
+        let many = ALL_CALLS.load(Ordering::Relaxed) > ALL_CALLS_IN_FLIGHT_MAX;
+        let calls_max = if many { CALLS_IN_FLIGHT_CROWDED } else { CALLS_IN_FLIGHT_MAX };
+        let calls = self.running.len() < calls_max && self.running_bytes < CALL_BYTES_MAX;
         calls && self.output.bytes < bytes_max
     }
 
@@ -176,7 +183,12 @@ impl Connection<'_> {
                 Poll::Ready((outcome, _)) => self.take(outcome)?,
                 Poll::Pending => {
                     self.running_bytes += bytes;
-                    self.running.push(call);
+                    let waits = Waits::begin();
+                    self.running.push(Box::pin(async move {
+                        let done = call.await;
+                        drop(waits);
+                        done
+                    }));
                 }
             }
         }
@@ -244,6 +256,25 @@ fn version_name(version: u32) -> String {
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// Calls that wait on all connections.
+static ALL_CALLS: AtomicUsize = AtomicUsize::new(0);
+
+/// One call that waits.
+struct Waits;
+
+impl Waits {
+    fn begin() -> Self {
+        ALL_CALLS.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        ALL_CALLS.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Bytes in the outputs of all connections.

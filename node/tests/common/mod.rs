@@ -26,7 +26,9 @@ use forebay_node::{
     source::{
         Source,
         cached::{CachedOptions, CachedSource, Consistency, Policy},
+        counters::SourceCounters,
         local::{LocalOptions, LocalSource},
+        nfs4::{Nfs4Options, Nfs4Source},
     },
 };
 use forebay_proto::{
@@ -166,6 +168,10 @@ impl Lab {
             Export { name: (*name).into(), url, options: options.clone(), source }
         });
         let exports: Vec<_> = exports.collect();
+        self.serve(exports, upstreams).await
+    }
+
+    async fn serve(&self, exports: Vec<Export>, upstreams: Vec<Arc<Upstream>>) -> Running {
         let identity = || Identity { cluster: "test".into(), handle_key: *b"a fixed test key" };
         let plane = Arc::new(LocalStore::open(&self.home.path().join(".plane"), identity).unwrap());
         let metrics = Arc::new(NfsMetrics::new());
@@ -204,6 +210,22 @@ impl Running {
     pub async fn connection(&self, uid: u32) -> Connection {
         Connection::connect(self.address, credential(uid)).await.unwrap()
     }
+}
+
+/// A server that caches another server's `/data`, over NFS.
+pub async fn cache_of(source: SocketAddr) -> Running {
+    let lab = Lab::new(Vec::new());
+    let counters = Arc::new(SourceCounters::new("test"));
+    let options = Nfs4Options::new(source.ip().to_string(), source.port(), "/data", "forebay test");
+    let remote = Nfs4Source::connect(options, counters);
+    let cached = CachedSource::new(("/data", "nfs://source/data"), remote, ram_cache(), CachedOptions::default(), 1);
+    let export = Export {
+        name: "/data".into(),
+        url: "nfs://source/data".into(),
+        options: trusting(),
+        source: Source::Cached(cached),
+    };
+    lab.serve(vec![export], Vec::new()).await
 }
 
 /// A cache in RAM alone.
