@@ -76,3 +76,27 @@ async fn after_the_window_a_listing_shows_what_others_made() {
     tokio::time::sleep(Duration::from_millis(250)).await;
     assert_eq!(list(&bench, 100).await.len(), 2);
 }
+
+#[tokio::test]
+async fn who_opens_one_small_file_after_the_other_finds_the_next_ones_fetched_many_at_a_time() {
+    let bench = Bench::new(Consistency::CloseToOpen).await;
+    let expected: BTreeSet<_> = (0..300).map(|number| format!("file-{number:03}")).collect();
+    expected.iter().for_each(|name| bench.put(name, name.repeat(100)));
+    bench.settle().await;
+    let mut order = Vec::new();
+    let mut sink = |entry: forebay_node::source::DirectoryEntry<forebay_node::source::File>| {
+        order.push(String::from_utf8(entry.name.to_vec()).unwrap());
+        ControlFlow::Continue(())
+    };
+    let who = superuser();
+    let listing = bench.cached.read_directory(&who, &bench.root, 0, (1000, 1 << 20), true, &mut sink);
+    assert!(listing.await.unwrap());
+    bench.upstream.take_calls();
+    bench.upstream.delay_us.store(2000, std::sync::atomic::Ordering::Relaxed);
+    for name in &order {
+        assert_eq!(bench.cat(name).await, name.repeat(100));
+    }
+    let calls = bench.upstream.take_calls();
+    let all: u64 = calls.values().sum();
+    assert!(all <= 20, "{calls:?} for 300 files");
+}

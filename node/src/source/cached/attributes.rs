@@ -146,6 +146,8 @@ impl CachedSource {
         user: &Credentials,
         file: &Arc<CachedFile>,
     ) -> Result<(), SourceError> {
+        self.note_walk(user, file);
+        self.await_coming(file).await;
         let now = Instant::now();
         let (fresh, known, read) = {
             let state = file.state();

@@ -25,6 +25,8 @@ pub struct CachedCounters {
     pub source_bytes: Counter,
     /// Chunks fetched ahead of their readers.
     pub ahead_chunks: Counter,
+    /// Small files fetched ahead of whoever opens one after the other.
+    pub ahead_files: Counter,
     /// Chunks not fetched ahead because enough was under way.
     pub ahead_dropped: Counter,
     /// Data that was in memory only to be let go: its file was changed through us.
@@ -48,6 +50,7 @@ impl CachedCounters {
             nvme_bytes: read("nvme"),
             source_bytes: read("source"),
             ahead_chunks: count("forebay_readahead_chunks_total"),
+            ahead_files: count("forebay_readahead_files_total"),
             ahead_dropped: count("forebay_readahead_dropped_total"),
             private_contents: count("forebay_private_contents_total"),
         }

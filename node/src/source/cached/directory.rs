@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
-use super::{CachedFile, CachedSource, Need, change::HIDDEN, file::Asked, for_client};
+use super::{CachedFile, CachedSource, Need, change::HIDDEN, file::Asked, for_client, walk::Walk};
 use crate::{
     files::node::EntrySink,
     source::{
@@ -40,18 +41,21 @@ pub(super) struct Kept {
     from: usize,
 }
 
+/// A page as the source gave it.
 #[derive(Debug)]
-struct KeptPage {
+pub struct KeptPage {
     asked: Instant,
-    entries: Vec<KeptEntry>,
+    pub(super) entries: Vec<KeptEntry>,
     eof: bool,
+    /// How its files are opened.
+    pub(super) walk: Mutex<Walk>,
 }
 
 #[derive(Debug)]
-struct KeptEntry {
+pub(super) struct KeptEntry {
     cookie: u64,
     name: Bytes,
-    object: Result<(ObjectId, u128, FileAttributes), SourceError>,
+    pub(super) object: Result<(ObjectId, u128, FileAttributes), SourceError>,
 }
 
 /// No pages, and `bytes` of memory for some.
@@ -156,7 +160,9 @@ impl CachedSource {
             state.learned = true;
             (current, state.content)
         };
-        let kept = Kept { page: Arc::new(self.keep_page(dir, page, asked, current)), from: 0 };
+        let page = Arc::new(self.keep_page(dir, page, asked, current));
+        self.note_places(&page);
+        let kept = Kept { page, from: 0 };
         if current {
             self.pages.insert((dir.key(), content, cookie), kept.clone());
         }
@@ -172,7 +178,20 @@ impl CachedSource {
             });
             KeptEntry { cookie: entry.cookie, name: entry.name, object }
         };
-        KeptPage { asked: asked.at, entries: visible.map(keep).collect(), eof: page.eof }
+        let entries = visible.map(keep).collect();
+        KeptPage { asked: asked.at, entries, eof: page.eof, walk: Mutex::default() }
+    }
+
+    /// Each file learns where it stands, so that its opening tells of its neighbours'.
+    fn note_places(&self, page: &Arc<KeptPage>) {
+        for (place, entry) in (0..).zip(&page.entries) {
+            if let Ok((_, key, attributes)) = &entry.object
+                && attributes.kind == FileKind::Regular
+                && let Some(file) = self.table.peek(key)
+            {
+                file.state().listed = Some((Arc::downgrade(page), place));
+            }
+        }
     }
 
     /// An entry with what is known of its object now.

@@ -12,6 +12,7 @@
 
 use std::{
     collections::HashMap,
+    sync::Weak,
     time::{Duration, Instant},
 };
 
@@ -20,6 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     Flight,
+    directory::KeptPage,
     policy::{Consistency, OPEN_SHARE, Policy, is_settled, version_of},
     readahead::Reads,
 };
@@ -91,6 +93,8 @@ pub struct State {
     pub reads: Reads,
     /// Chunks that came before anybody read them: whoever reads one first is served from the source.
     unread: Vec<u32>,
+    /// The listing that told of it last, and its place there.
+    pub listed: Option<(Weak<KeptPage>, u32)>,
     /// On whose behalf to read ahead.
     pub reads_as: Option<Credentials>,
     /// Where a symbolic link points.
@@ -128,6 +132,7 @@ impl CachedFile {
             flight: None,
             reads: Reads::default(),
             unread: Vec::new(),
+            listed: None,
             reads_as: None,
             link: None,
             verifier: 0,

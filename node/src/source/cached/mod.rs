@@ -21,6 +21,7 @@ mod policy;
 mod readahead;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use std::{
     fmt,
@@ -99,6 +100,8 @@ pub struct CachedSource {
     chunks: Chunks,
     pages: Pages,
     opening: Mutex<std::collections::HashMap<(u128, Bytes), Flight>>,
+    /// Files on their way that nobody has opened yet.
+    coming: walk::Coming,
     ahead: Arc<Semaphore>,
     nonce: AtomicU64,
     /// Counts beginnings and ends of our own changes.
@@ -158,6 +161,7 @@ impl CachedSource {
             chunks: Chunks::default(),
             pages: directory::no_pages(options.metadata_bytes / 4),
             opening: Mutex::default(),
+            coming: Mutex::default(),
             ahead: Arc::new(Semaphore::new(data::AHEAD_MAX)),
             nonce: AtomicU64::new(seed),
             changes: AtomicU64::new(0),

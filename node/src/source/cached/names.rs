@@ -169,6 +169,10 @@ impl CachedSource {
         if dir.kind() != FileKind::Directory {
             return Err(NOT_DIRECTORY);
         }
+        if let Known::Here(file) = self.known_name(dir, name) {
+            self.note_walk(user, &file);
+            self.await_coming(&file).await;
+        }
         if let Some(found) = self.open_now(user, dir, name) {
             return Ok(found);
         }
