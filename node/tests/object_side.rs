@@ -111,9 +111,8 @@ async fn what_s3_writes_is_read_through_the_cache_at_once_and_the_other_way_roun
     for number in 0..50 {
         ask("PUT", url(&format!("batch-{number}")), pattern(100 + number, 4096)).await;
     }
-    let reads: Vec<_> = (0..50)
-        .map(|number| ReadAt { path: format!("bucket/batch-{number}"), offset: 0, count: 4096 })
-        .collect();
+    let reads: Vec<_> =
+        (0..50).map(|number| ReadAt { path: format!("bucket/batch-{number}"), offset: 0, count: 4096 }).collect();
     for (number, read) in client.readv(&reads).await.unwrap().into_iter().enumerate() {
         assert!(read.unwrap().bytes == pattern(100 + number as u64, 4096), "object {number}");
     }

@@ -90,12 +90,14 @@ impl<'a> Change<'a> {
     fn finish(&self, after: Option<&FileAttributes>, kept: Option<Kept>) {
         let mut state = self.file.state();
         // Another change may have begun while the cache was set right.
-        let kept = kept.filter(|_| state.changing == 1 && state.epoch == self.ticket);
+        let is_alone = state.changing == 1 && state.epoch == self.ticket;
+        let kept = kept.filter(|_| is_alone);
         if kept.is_none() {
             self.source.counters.private_contents.increment(1);
         }
         let epoch = self.source.next_change();
-        state.end_change(after, (self.began, epoch), kept, self.source.fresh(), self.source.policy());
+        let (nonce, policy) = (self.source.fresh(), self.source.policy());
+        state.end_change(after, (self.began, epoch), (kept, is_alone), nonce, policy);
     }
 }
 
@@ -330,8 +332,10 @@ impl CachedSource {
         let mut hidden = None;
         if let Some(file) = replaced.as_ref().filter(|_| hide) {
             let name = self.hidden_name();
-            self.link(user, file, to, &name).await?;
-            hidden = Some(self.hidden(to, name, user));
+            // A source without hard links: then the file is gone for those who have it open.
+            if self.link(user, file, to, &name).await.is_ok() {
+                hidden = Some(self.hidden(to, name, user));
+            }
         }
         let moved = self.known_object(from, old);
         let same_directory = Arc::ptr_eq(from, to);

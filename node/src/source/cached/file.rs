@@ -12,7 +12,10 @@
 
 use std::{
     collections::HashMap,
-    sync::Weak,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicI64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -31,8 +34,6 @@ use crate::source::{AccessMask, Credentials, FileAttributes, FileKind, ObjectId}
 const RIGHTS_MAX: usize = 16;
 /// Chunks of one file that came before they were read: more are counted as if they had been here.
 const UNREAD_MAX: usize = 64;
-/// Names remembered in one directory.
-const NAMES_MAX: usize = 200_000;
 
 /// An object of a source on the network.
 #[derive(Debug)]
@@ -104,7 +105,52 @@ pub struct State {
     /// A user who found a name here without his rights having been asked: he may search.
     pub search_proven: Option<u64>,
     rights: Vec<(u64, AccessMask)>,
-    names: HashMap<Bytes, Option<u128>>,
+    names: Names,
+}
+
+/// Names in a directory, and what they stand for; bounded over all directories of a source.
+#[derive(Debug)]
+pub struct Names {
+    known: HashMap<Bytes, Option<u128>>,
+    left: Arc<AtomicI64>,
+}
+
+impl Names {
+    /// None yet. `left`: how many more may be remembered by all who share it.
+    pub fn new(left: Arc<AtomicI64>) -> Self {
+        Self { known: HashMap::new(), left }
+    }
+
+    /// Whether it is remembered.
+    fn set(&mut self, name: &[u8], stands_for: Option<u128>) -> bool {
+        if let Some(known) = self.known.get_mut(name) {
+            *known = stands_for;
+            return true;
+        }
+        if self.left.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            self.left.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        self.known.insert(Bytes::copy_from_slice(name), stands_for);
+        true
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        if self.known.remove(name).is_some() {
+            self.left.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.left.fetch_add(self.known.len() as i64, Ordering::Relaxed);
+        self.known = HashMap::new();
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.clear();
+    }
 }
 
 impl CachedFile {
@@ -113,6 +159,7 @@ impl CachedFile {
         (id, key, is_root): (ObjectId, u128, bool),
         attributes: FileAttributes,
         asked: Asked,
+        names: Names,
         nonce: u64,
         policy: &Policy,
     ) -> Self {
@@ -138,7 +185,7 @@ impl CachedFile {
             verifier: 0,
             search_proven: None,
             rights: Vec::new(),
-            names: HashMap::new(),
+            names,
         };
         Self { id, kind, key, is_root, state: Mutex::new(state) }
     }
@@ -253,12 +300,13 @@ impl State {
     }
 
     /// A change of ours ended with these attributes (`None`: its outcome is not known). `kept`: what is kept under the
-    /// new `content` (or, if `None`, the old one) is what the object now holds.
+    /// new `content` (or, if `None`, the old one) is what the object now holds. `is_alone`: no other change of ours ran
+    /// at the same time.
     pub fn end_change(
         &mut self,
         after: Option<&FileAttributes>,
         (began, epoch): (Instant, u64),
-        kept: Option<Kept>,
+        (kept, is_alone): (Option<Kept>, bool),
         nonce: u64,
         policy: &Policy,
     ) {
@@ -284,7 +332,7 @@ impl State {
                     self.forget_rights();
                 }
                 // Replies of changes that ran together come in any order.
-                if kept.is_some() || is_newer(after, &self.attributes) {
+                if is_alone || is_newer(after, &self.attributes) {
                     self.attributes = after.clone();
                 }
                 self.asked = Some(self.asked.map_or(began, |asked| asked.max(began)));
@@ -323,20 +371,12 @@ impl State {
 
     /// What a name in this directory stands for: `None` if it is not known, `Some(None)` if it is not there.
     pub fn name(&self, name: &[u8]) -> Option<Option<u128>> {
-        self.names.get(name).copied()
+        self.names.known.get(name).copied()
     }
 
     /// A name and what it stands for.
     pub fn set_name(&mut self, name: &[u8], stands_for: Option<u128>) {
-        if let Some(known) = self.names.get_mut(name) {
-            *known = stands_for;
-            return;
-        }
-        if self.names.len() >= NAMES_MAX {
-            self.names.clear();
-        }
-        self.learned = true;
-        self.names.insert(Bytes::copy_from_slice(name), stands_for);
+        self.learned |= self.names.set(name, stands_for);
     }
 
     /// A name about which nothing is known any more.

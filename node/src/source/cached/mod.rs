@@ -27,7 +27,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
@@ -47,7 +47,7 @@ use self::{
     counters::CachedCounters,
     data::Chunks,
     directory::Pages,
-    file::{Asked, Kept, Need, digest},
+    file::{Asked, Kept, Names, Need, digest},
 };
 use super::{
     AccessMask, Credentials, FileAttributes, ObjectId, SOURCE_HANDLE_MAX, SourceError, SourceFsid, SourceHandle,
@@ -64,6 +64,9 @@ pub const CHUNK: u64 = 1 << 20;
 
 /// Memory that one object's record takes, about: handle, attributes, names of a directory.
 const RECORD_BYTES: u64 = 1024;
+
+/// Memory that a remembered name takes, about.
+const NAME_BYTES: u64 = 128;
 
 /// How an export uses its cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,6 +109,8 @@ pub struct CachedSource {
     nonce: AtomicU64,
     /// Counts beginnings and ends of our own changes.
     changes: AtomicU64,
+    /// Names that may still be remembered, over all directories.
+    names_left: Arc<AtomicI64>,
 }
 
 type Table =
@@ -165,6 +170,7 @@ impl CachedSource {
             ahead: Arc::new(Semaphore::new(data::AHEAD_MAX)),
             nonce: AtomicU64::new(seed),
             changes: AtomicU64::new(0),
+            names_left: Arc::new(AtomicI64::new((options.metadata_bytes / 4 / NAME_BYTES).cast_signed())),
             options,
         })
     }
@@ -211,19 +217,26 @@ impl CachedSource {
     /// Makes an object known, or what is known of it newer.
     fn admit(&self, id: &ObjectId, attributes: &FileAttributes, asked: Asked) -> Arc<CachedFile> {
         let key = self.key_of(id);
-        if let Some(file) = self.table.get(&key)
-            && file.kind() == attributes.kind
-        {
-            file.state().observe(attributes, asked, self.fresh(), self.policy());
-            return file;
+        if let Some(file) = self.table.get(&key) {
+            if file.kind() == attributes.kind {
+                file.state().observe(attributes, asked, self.fresh(), self.policy());
+                return file;
+            }
+            // A source that gives an old handle to another object.
+            file.state().gone = true;
+            self.table.remove(&key);
         }
         let is_root = self.root.read().as_ref().is_some_and(|root| root.id() == id);
         let new = || {
-            let new = CachedFile::new((*id, key, is_root), attributes.clone(), asked, self.fresh(), self.policy());
-            Ok::<_, std::convert::Infallible>(Arc::new(new))
+            Ok::<_, std::convert::Infallible>(Arc::new(self.new_file((*id, key, is_root), attributes.clone(), asked)))
         };
         let Ok(file) = self.table.get_or_insert_with(&key, new);
         file
+    }
+
+    fn new_file(&self, who: (ObjectId, u128, bool), attributes: FileAttributes, asked: Asked) -> CachedFile {
+        let names = Names::new(self.names_left.clone());
+        CachedFile::new(who, attributes, asked, names, self.fresh(), self.policy())
     }
 
     /// As [`CachedSource::admit`], with what came along: rights and small data.
@@ -264,7 +277,7 @@ impl CachedSource {
         let asked = self.asking();
         let seen = self.remote.root(&for_client(user)).await?;
         let key = self.key_of(&seen.id);
-        let root = CachedFile::new((seen.id, key, true), seen.attributes, asked, self.fresh(), self.policy());
+        let root = self.new_file((seen.id, key, true), seen.attributes, asked);
         let mut known = self.root.write();
         // Somebody else may have been faster.
         if let Some(root) = known.as_ref().filter(|root| *root.id() == seen.id && !root.state().gone) {
