@@ -183,7 +183,8 @@ fn prepare(plan: &Plan, index: u32) -> Result<Prepared> {
 
 /// Connects and finds what the work needs.
 fn open(plan: &Plan, index: u32) -> Result<Prepared> {
-    let owner = format!("forebay-benches {} {index}", std::process::id());
+    // Works that run side by side are clients of their own.
+    let owner = format!("forebay-benches {} {} {} {index}", std::process::id(), plan.work.name(), plan.path);
     let mut client = Client::connect(plan.server, &owner, plan.depth.unwrap_or(plan.work.default_depth()).max(1))?;
     let depth = client.slots;
     let share = (u64::from(index), u64::from(plan.connections));

@@ -48,6 +48,9 @@ enum Command {
         /// What to measure
         #[arg(long, value_delimiter = ',', default_values = cached::ALL)]
         only: Vec<String>,
+        /// How long memory is watched
+        #[arg(long, default_value_t = 0.5)]
+        minutes: f64,
     },
     /// Forebay's memory, idle and for each open file.
     Memory {
@@ -116,7 +119,7 @@ fn main() -> Result<()> {
     match cli.command {
         Command::Compare(args) => compare::run(&args.options()?),
         Command::Load(args) => load(&args),
-        Command::Cached { quick, only } => cached::run(quick, &only),
+        Command::Cached { quick, only, minutes } => cached::run(quick, &only, minutes),
         Command::Memory { files } => memory::run(files),
     }
 }

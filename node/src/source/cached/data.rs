@@ -24,7 +24,15 @@ use crate::{
 };
 
 /// Chunks fetched ahead at once, over all files.
-pub(super) const AHEAD_MAX: usize = 64;
+const AHEAD_MAX: u64 = 64;
+/// And no more of the memory for data than this share, but a few in any case.
+const AHEAD_SHARE: u64 = 16;
+const AHEAD_MIN: u64 = 4;
+
+/// Chunks that may be on their way ahead of their readers, with `ram` bytes of memory for data.
+pub(super) fn ahead_limit(ram: u64) -> usize {
+    (ram / AHEAD_SHARE / CHUNK).clamp(AHEAD_MIN, AHEAD_MAX) as usize
+}
 
 /// A fetch under way.
 type Fetch = Shared<BoxFuture<'static, Result<Bytes, SourceError>>>;

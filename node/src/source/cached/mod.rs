@@ -157,7 +157,6 @@ impl CachedSource {
         );
         Arc::new(Self {
             remote,
-            cache,
             counters: CachedCounters::new(name),
             export: export_number(name),
             seed: xxh3_64(url.as_bytes()),
@@ -167,9 +166,10 @@ impl CachedSource {
             pages: directory::no_pages(options.metadata_bytes / 4),
             opening: Mutex::default(),
             coming: Mutex::default(),
-            ahead: Arc::new(Semaphore::new(data::AHEAD_MAX)),
+            ahead: Arc::new(Semaphore::new(data::ahead_limit(cache.stats().ram.capacity))),
             nonce: AtomicU64::new(seed),
             changes: AtomicU64::new(0),
+            cache,
             names_left: Arc::new(AtomicI64::new((options.metadata_bytes / 4 / NAME_BYTES).cast_signed())),
             options,
         })
