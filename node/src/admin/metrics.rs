@@ -148,6 +148,12 @@ impl NfsMetrics {
         self.queue.record(time);
     }
 
+    /// Operations by name, and calls with the time they waited, all together.
+    pub fn counted(&self) -> (Vec<(&'static str, u64)>, (u64, Duration)) {
+        let count = |row: &Row| (row.name, row.service.total().0);
+        (self.rows.iter().map(count).filter(|(_, count)| *count > 0).collect(), self.queue.total())
+    }
+
     /// The histograms in Prometheus' text format.
     pub fn render(&self) -> String {
         let mut out = String::new();

@@ -1,7 +1,11 @@
-//! What operators see: health, metrics, status, on a port of their own.
+//! What operators see and do: health, metrics, status, what bounds the node, what is in the cache; on a port of their own.
+//!
+//! The port asks nobody who he is: it listens on loopback unless told otherwise, and whoever can reach it is trusted.
 //!
 //! Invariant: `/healthz` is 200 only while NFS is served; a balancer stops sending clients before the node goes.
 
+pub mod cache;
+pub mod doctor;
 pub mod metrics;
 
 use std::{
@@ -79,7 +83,9 @@ pub async fn serve(listener: TcpListener, state: AdminState, stop: CancellationT
         .route("/healthz", get(health))
         .route("/metrics", get(render))
         .route("/status", get(status))
-        .with_state(state);
+        .route("/v1/doctor", get(doctor::answer))
+        .with_state(state.clone())
+        .merge(cache::routes(state, stop.clone()));
     let service = axum::serve(listener, router).with_graceful_shutdown({
         let stop = stop.clone();
         async move { stop.cancelled().await }

@@ -2,9 +2,15 @@
 //!
 //! Owns: reading arguments, the runtime, signals, what is printed. Never does: anything a library user could want.
 
+mod ask;
+mod check;
 mod demo;
+mod doctor;
+mod evict;
+mod pin;
 mod serve;
 mod status;
+mod warm;
 
 use std::{io::IsTerminal, process::ExitCode};
 
@@ -19,6 +25,18 @@ pub enum Command {
     Serve(serve::Arguments),
     /// Show what a running node does.
     Status(status::Arguments),
+    /// Say what bounds a running node now, and what would help.
+    Doctor(doctor::Arguments),
+    /// Fetch files into a node's cache before anybody reads them.
+    Warm(warm::Arguments),
+    /// Show how much of files and trees a node has cached.
+    Check(check::Arguments),
+    /// Let go of what a node has cached of files.
+    Evict(evict::Arguments),
+    /// Keep files on a node's NVMe whatever else is wanted.
+    Pin(pin::PinArguments),
+    /// Treat pinned files as all others again.
+    Unpin(pin::UnpinArguments),
     /// Serve a sample tree on loopback, read and write it over NFSv4.1, print rates, leave nothing running.
     Demo(demo::Arguments),
 }
@@ -28,6 +46,12 @@ pub fn main(command: Command) -> ExitCode {
     let result = match command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Warm(arguments) => warm::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Evict(arguments) => evict::run(&arguments),
+        Command::Pin(arguments) => pin::pin(&arguments),
+        Command::Unpin(arguments) => pin::unpin(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
     };
     match result {

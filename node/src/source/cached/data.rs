@@ -49,6 +49,15 @@ struct Target {
     length: u64,
 }
 
+/// What became of a chunk that was to be kept, with its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WarmChunk {
+    /// It was there.
+    Present(u64),
+    /// It came from the source.
+    Fetched(u64),
+}
+
 impl CachedSource {
     /// Data, if it is in RAM and may be served without a question.
     pub fn read_now(self: &Arc<Self>, file: &Arc<CachedFile>, offset: u64, count: usize) -> Option<(Bytes, bool)> {
@@ -223,6 +232,23 @@ impl CachedSource {
             file.state().set_unread(target.key.index);
         }
         (Ok(bytes.clone()), kept.map(|(key, placement)| (key, bytes, placement)))
+    }
+
+    /// Sees to it that a chunk is kept, though nobody reads it now. `held` is given back once the cache has taken it.
+    /// `Unavailable` also while the file is being changed through us.
+    pub(super) async fn warm_chunk(
+        self: &Arc<Self>,
+        user: &Credentials,
+        file: &Arc<CachedFile>,
+        index: u64,
+        held: tokio::sync::OwnedSemaphorePermit,
+    ) -> Result<WarmChunk, SourceError> {
+        let target = self.target(file, index).ok_or(SourceError::Unavailable)?;
+        if self.cache.contains(&target.key).is_some() {
+            return Ok(WarmChunk::Present(target.length));
+        }
+        let bytes = self.fetch(for_client(user), file, target, Some(held)).await?;
+        Ok(WarmChunk::Fetched(bytes.len() as u64))
     }
 
     /// Under which name data that came with `attributes` is kept, if it is the object's and all of its chunk.

@@ -46,15 +46,15 @@ pub(super) struct Kept {
 pub struct KeptPage {
     asked: Instant,
     pub(super) entries: Vec<KeptEntry>,
-    eof: bool,
+    pub(super) eof: bool,
     /// How its files are opened.
     pub(super) walk: Mutex<Walk>,
 }
 
 #[derive(Debug)]
 pub(super) struct KeptEntry {
-    cookie: u64,
-    name: Bytes,
+    pub(super) cookie: u64,
+    pub(super) name: Bytes,
     pub(super) object: Result<(ObjectId, u128, FileAttributes), SourceError>,
 }
 
@@ -112,6 +112,28 @@ impl CachedSource {
                 return Err(SourceError::Unavailable);
             }
         }
+    }
+
+    /// The page after `cookie` for whoever walks the tree on the operator's behalf: without `ask` from what is known, if
+    /// that holds.
+    pub(super) async fn page_to_walk(
+        &self,
+        user: &Credentials,
+        dir: &Arc<CachedFile>,
+        cookie: u64,
+        ask: bool,
+    ) -> Result<Arc<KeptPage>, SourceError> {
+        // A place inside a page is another page's beginning only to those who read in smaller steps.
+        let known = self.page_now(dir, cookie).filter(|kept| !ask && kept.from == 0);
+        match known {
+            Some(kept) => Ok(kept.page),
+            None => Ok(self.page(user, dir, cookie, PAGE_BYTES).await?.page),
+        }
+    }
+
+    /// Lets go of the listings of these directories.
+    pub(super) fn forget_pages(&self, dirs: &std::collections::HashSet<u128>) {
+        self.pages.retain(|(dir, _, _), _| !dirs.contains(dir));
     }
 
     /// A page that may be told without a question: names and attributes in it still hold.

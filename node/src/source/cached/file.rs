@@ -287,6 +287,14 @@ impl State {
         self.names.clear();
     }
 
+    /// Lets go of what is known: whoever comes next asks. What names its data stays, since data is let go by name.
+    pub fn forget(&mut self) {
+        self.forget_content();
+        self.forget_rights();
+        (self.asked, self.link) = (None, None);
+        self.unread.clear();
+    }
+
     /// A change of ours begins, with this number of its own.
     pub fn begin_change(&mut self, ticket: u64) {
         self.changing += 1;

@@ -16,6 +16,7 @@ mod counters;
 mod data;
 mod directory;
 mod file;
+pub mod manage;
 mod names;
 mod policy;
 mod readahead;
