@@ -24,6 +24,15 @@ pub const OPAQUE_LIMIT: usize = 1024;
 /// RFC 8881 §3.3: `NFS4_FHSIZE`.
 pub const FILEHANDLE_MAX: usize = 128;
 
+/// RFC 1813 §2.4: `NFS3_FHSIZE`.
+pub const NFS3_FILEHANDLE_MAX: usize = 64;
+
+/// RFC 1813 §5.1.2: `MNTPATHLEN`.
+pub const MOUNT_PATH_MAX: usize = 1024;
+
+/// RFC 1813 §5.1.2: `MNTNAMLEN`.
+pub const MOUNT_NAME_MAX: usize = 255;
+
 /// A component as it may arrive. Longer than any file system's so that 256 bytes is NAMETOOLONG, not garbage.
 pub const COMPONENT_MAX: usize = 4096;
 

@@ -61,6 +61,8 @@ pub struct NetworkOptions {
     pub connections: u32,
     /// Calls under way at the source.
     pub slots: u32,
+    /// Where an NFSv3 source answers MOUNT; `None`: its portmapper tells.
+    pub mount_port: Option<u16>,
     /// How long a question may take before the client is told to try again.
     pub timeout: Duration,
     /// How the source counts what it is asked.
@@ -76,6 +78,7 @@ impl Default for NetworkOptions {
             quota: None,
             connections: 4,
             slots: 128,
+            mount_port: None,
             timeout: Duration::from_secs(10),
             budget: BudgetMode::None,
             budget_balance: None,
@@ -101,6 +104,7 @@ const NETWORK_OPTIONS: &[&str] = &[
     "metadata=",
     "connections=",
     "slots=",
+    "mountport=",
     "timeout=",
     "budget=",
     "budget_balance=",
@@ -242,6 +246,7 @@ impl NetworkOptions {
             "ttl" => self.cached.ttl = Some(units::duration(value)?),
             "connections" => self.connections = number(value, 1, 16)?,
             "slots" => self.slots = number(value, 1, 128)?,
+            "mountport" => self.mount_port = u16::try_from(number(value, 1, 65_535)?).ok(),
             "timeout" => {
                 let limits = Duration::from_secs(1)..=Duration::from_secs(600);
                 let timeout = units::duration(value)?;

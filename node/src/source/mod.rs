@@ -10,9 +10,11 @@ pub mod counters;
 pub mod local;
 pub mod metered;
 pub mod network;
+pub mod nfs3;
 pub mod nfs4;
 pub mod remote;
 mod resolve;
+mod rpc;
 mod types;
 
 pub use any::{File, Source};

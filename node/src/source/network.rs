@@ -11,16 +11,19 @@ use super::{
     cached::{CachedSource, export_number},
     counters::SourceCounters,
     metered::MeteredSource,
+    nfs3::{Nfs3Options, Nfs3Source},
     nfs4::{Nfs4Options, Nfs4Source},
     remote::RemoteSource,
 };
 use crate::{
-    cache::{Cache, CacheOptions, OpenError, StoreOptions},
+    cache::{Cache, CacheOptions, OpenError, QUEUE_BYTES, StoreOptions},
     config::{CacheConfig, ExportConfig, NetworkOptions, Server, SourceConfig},
 };
 
 /// The usual port of NFS.
 const NFS_PORT: u16 = 2049;
+/// Bytes that wait to be written to the store, at least so many may.
+const QUEUE_MIN: u64 = 8 << 20;
 /// How long a source may take to say good-bye.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
@@ -103,7 +106,9 @@ async fn open_cache(exports: &[&ExportConfig], config: &CacheConfig) -> Result<A
     let quotas: HashMap<u64, u64> =
         exports.iter().filter_map(|export| Some((export_number(&export.name), export.network.quota?))).collect();
     let store = config.store.clone().map(|path| StoreOptions { bytes: config.store_bytes, ..StoreOptions::at(path) });
-    let options = CacheOptions { store, quotas, ..CacheOptions::ram(config.ram) };
+    // What waits to be written is memory too.
+    let queue_bytes = (config.ram / 16).clamp(QUEUE_MIN, QUEUE_BYTES);
+    let options = CacheOptions { store, quotas, queue_bytes, ..CacheOptions::ram(config.ram) };
     // Reading what the store has takes a while if it is large.
     let opening = tokio::task::spawn_blocking(move || {
         if let Some(store) = &options.store {
@@ -129,7 +134,8 @@ fn open_source(export: &ExportConfig, cache: &Arc<Cache>, identity: &Identity) -
         SourceConfig::Nfs4(server) => {
             Nfs4Source::connect(nfs4_options(export, server, options, identity), counters.clone())
         }
-        SourceConfig::Nfs3(_) | SourceConfig::Local(_) => unreachable!("only sources on the network are opened here"),
+        SourceConfig::Nfs3(server) => Nfs3Source::connect(nfs3_options(server, options), counters.clone()),
+        SourceConfig::Local(_) => unreachable!("only sources on the network are opened here"),
     };
     let budget = Budget::new(options.budget, options.budget_balance, 0.0);
     let metered = MeteredSource::new(remote, budget, &export.url);
@@ -145,5 +151,16 @@ fn nfs4_options(export: &ExportConfig, server: &Server, options: &NetworkOptions
         slots: options.slots,
         call_timeout: options.timeout,
         ..Nfs4Options::new(server.host.clone(), server.port.unwrap_or(NFS_PORT), server.path.clone(), owner)
+    }
+}
+
+fn nfs3_options(server: &Server, options: &NetworkOptions) -> Nfs3Options {
+    Nfs3Options {
+        port: server.port,
+        mount_port: options.mount_port,
+        connections: options.connections as usize,
+        slots: options.slots as usize,
+        call_timeout: options.timeout,
+        ..Nfs3Options::new(server.host.clone(), server.path.clone())
     }
 }

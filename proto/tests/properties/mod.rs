@@ -7,6 +7,7 @@
 use bytes::{Bytes, BytesMut};
 use forebay_proto::{
     limits::{AUTH_SYS_GROUPS_MAX, BLOB_MAX, LONG_LIST_MAX, RECORD_MAX, SHORT_LIST_MAX, TEST_STATEIDS_MAX},
+    nfs3,
     nfs4::{
         Attributes, Bitmap, Component, CompoundHeader, Fattr, Op, OpNumber, OpReply, ReplyHeader, Stateid, Status,
         attr::Principal,
@@ -30,6 +31,8 @@ pub const TARGETS: &[Target] = &[
     ("callbacks", callbacks),
     ("attributes", attributes),
     ("xdr_lists", xdr_lists),
+    ("nfs3_calls", nfs3_calls),
+    ("nfs3_replies", nfs3_replies),
 ];
 
 /// A stream gives the same records and the same error however it is cut; every record is within bounds and comes back
@@ -151,6 +154,46 @@ pub fn xdr_lists(data: &[u8]) {
         10 => decodes_to_itself::<Credential>(data),
         _ => decodes_to_itself::<List<Bitmap, LONG_LIST_MAX>>(data),
     }
+}
+
+/// Decodes what a procedure takes or gives, and what that encodes to.
+macro_rules! procedures_decode_to_themselves {
+    ($kind:ident, $pick:expr, $procedure:expr, $data:expr) => {
+        match $pick % 3 {
+            0 => procedures_decode_to_themselves!(@program nfs3::$kind, nfs3::PROCEDURES, $procedure, $data),
+            1 => procedures_decode_to_themselves!(@program nfs3::mount::$kind, nfs3::mount::PROCEDURES, $procedure, $data),
+            _ => {
+                procedures_decode_to_themselves!(@program nfs3::portmap::$kind, nfs3::portmap::PROCEDURES, $procedure, $data)
+            }
+        }
+    };
+    (@program $type:ty, $known:expr, $procedure:expr, $data:expr) => {{
+        let mut input = reader($data);
+        let decoded = <$type>::decode($procedure, &mut input);
+        assert_eq!(decoded.is_some(), $known.contains(&$procedure));
+        if let Some(Ok(value)) = decoded {
+            assert_eq!(value.number(), $procedure);
+            let mut writer = Writer::new();
+            value.encode(&mut writer);
+            let bytes = writer.finish().to_bytes();
+            assert_eq!(bytes.len(), input.position(), "XDR has one form, padding aside");
+            let mut again = Reader::new(bytes);
+            let same = <$type>::decode($procedure, &mut again).expect("as before").expect("what was decoded encodes");
+            assert_eq!((same, again.remaining()), (value, 0));
+        }
+    }};
+}
+
+/// Arguments of NFSv3, MOUNT and the port mapper. The first byte picks the program, the second the procedure.
+pub fn nfs3_calls(data: &[u8]) {
+    let Some((&[pick, procedure, _, _], data)) = data.split_first_chunk() else { return };
+    procedures_decode_to_themselves!(Call, pick, u32::from(procedure), data);
+}
+
+/// Their results, picked likewise.
+pub fn nfs3_replies(data: &[u8]) {
+    let Some((&[pick, procedure, _, _], data)) = data.split_first_chunk() else { return };
+    procedures_decode_to_themselves!(Reply, pick, u32::from(procedure), data);
 }
 
 fn decodes_to_itself<T: Xdr + PartialEq + std::fmt::Debug>(data: &[u8]) {

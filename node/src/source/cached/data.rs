@@ -29,6 +29,12 @@ const AHEAD_MAX: u64 = 64;
 const AHEAD_SHARE: u64 = 16;
 const AHEAD_MIN: u64 = 4;
 
+/// Chunks that may be fetched or wait to be kept at once, with `ram` bytes of memory for data: where the disk is slower than
+/// the source, readers wait for it, and memory does not fill with what waits.
+pub(super) fn fetch_limit(ram: u64) -> usize {
+    2 * ahead_limit(ram)
+}
+
 /// Chunks that may be on their way ahead of their readers, with `ram` bytes of memory for data.
 pub(super) fn ahead_limit(ram: u64) -> usize {
     (ram / AHEAD_SHARE / CHUNK).clamp(AHEAD_MIN, AHEAD_MAX) as usize
@@ -198,8 +204,9 @@ impl CachedSource {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let (source, file) = (self.clone(), file.clone());
         tokio::spawn(async move {
+            let _permit = source.fetches.acquire().await;
             let (read, kept) = source.fetch_now(&by, &file, target).await;
-            // Readers first; only who fetches ahead waits for room in the cache.
+            // Readers first; then it waits for room in the cache, and with it whoever comes when all permits are out.
             let _ = sender.send(read);
             if let Some((key, bytes, placement)) = kept {
                 source.keep(key, bytes, placement).await;

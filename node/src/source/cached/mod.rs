@@ -107,6 +107,7 @@ pub struct CachedSource {
     /// Files on their way that nobody has opened yet.
     coming: walk::Coming,
     ahead: Arc<Semaphore>,
+    fetches: Semaphore,
     nonce: AtomicU64,
     /// Counts beginnings and ends of our own changes.
     changes: AtomicU64,
@@ -168,6 +169,7 @@ impl CachedSource {
             opening: Mutex::default(),
             coming: Mutex::default(),
             ahead: Arc::new(Semaphore::new(data::ahead_limit(cache.stats().ram.capacity))),
+            fetches: Semaphore::new(data::fetch_limit(cache.stats().ram.capacity)),
             nonce: AtomicU64::new(seed),
             changes: AtomicU64::new(0),
             cache,

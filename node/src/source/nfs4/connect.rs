@@ -21,6 +21,8 @@ use forebay_proto::{
 };
 use tokio::time::{sleep, timeout};
 
+pub(super) use crate::source::rpc::pause::{PAUSE_MAX, PAUSE_MIN, jittered};
+
 use super::{
     callback,
     engine::{Engine, Request},
@@ -38,9 +40,6 @@ use crate::{
 const FRAME: u32 = 8 << 10;
 /// Replies that the server keeps: those of changes, attributes included.
 const CACHED: u32 = 4 << 10;
-/// Between tries, at first and at most.
-pub(super) const PAUSE_MIN: Duration = Duration::from_millis(100);
-pub(super) const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long one address may take to accept.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -104,12 +103,6 @@ pub(super) async fn keep(engine: Arc<Engine>) {
             }
         }
     }
-}
-
-/// Half to all of `pause`: many nodes must not come back at once.
-pub(super) fn jittered(pause: Duration) -> Duration {
-    let share = (uuid::Uuid::new_v4().as_u128() % 512) as u32;
-    pause / 2 + pause * share / 1024
 }
 
 /// A connection to the first address that takes one.

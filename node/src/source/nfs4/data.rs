@@ -13,6 +13,8 @@ use forebay_proto::nfs4::{
 };
 use futures_util::{StreamExt, stream::FuturesOrdered};
 
+pub(super) use crate::source::rpc::pieces::pieces;
+
 use super::{
     Nfs4Source, Optional, attributes,
     engine::Request,
@@ -28,14 +30,6 @@ use crate::source::{
 
 /// A file is opened, and opened again, at most so often for one call.
 pub(super) const OPEN_TRIES: usize = 3;
-
-/// Cuts `count` bytes into as few equal pieces of at most `most` as there must be, whole pages where that can be.
-pub(super) fn pieces(count: u32, most: u32) -> impl Iterator<Item = (u32, u32)> {
-    let number = count.div_ceil(most.max(1)).max(1);
-    let even = count.div_ceil(number);
-    let size = even.checked_next_multiple_of(4096).filter(|size| *size <= most).unwrap_or(most.min(even).max(1)).max(1);
-    (0..count.div_ceil(size).max(1)).map(move |place| (place * size, size.min(count - place * size)))
-}
 
 impl Nfs4Source {
     pub(super) fn key(by: &OnBehalf, file: &ObjectId, access: u32) -> Key {
@@ -311,33 +305,4 @@ fn join(read: Vec<DataRead>, parts: &[(u32, u32)]) -> DataRead {
         }
     }
     DataRead { attributes, data: Data { bytes: bytes.freeze(), eof } }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_cover_everything_once_in_as_few_as_there_must_be() {
-        for (count, most) in [
-            (1, 1),
-            (4096, 65_536),
-            (1 << 20, 61_440),
-            (1 << 20, 1 << 20),
-            (1 << 20, 1_044_480),
-            (10, 3),
-            (0, 4096),
-            (65_537, 65_536),
-        ] {
-            let all: Vec<_> = pieces(count, most).collect();
-            let mut next = 0;
-            for (at, size) in &all {
-                assert_eq!(*at, next, "{count} by {most}");
-                assert!(*size <= most, "{count} by {most}: {size}");
-                next += size;
-            }
-            assert_eq!(next, count, "{count} by {most}");
-            assert!(all.len() as u32 <= count.div_ceil(most).max(1) + 1, "{count} by {most}: {}", all.len());
-        }
-    }
 }

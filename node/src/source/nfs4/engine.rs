@@ -24,6 +24,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub(super) use crate::source::rpc::pause::Backoff;
+
 use super::{
     Nfs4Options,
     callback::BackChannel,
@@ -409,18 +411,5 @@ impl Engine {
             self.flags.fetch_or(flags.into(), Ordering::Relaxed);
             self.flagged.notify_one();
         }
-    }
-}
-
-/// Longer and longer pauses, 20 ms to 2 s.
-#[derive(Debug, Default)]
-pub(super) struct Backoff(u32);
-
-impl Backoff {
-    /// Waits a little longer than the last time.
-    pub async fn wait(&mut self) {
-        let pause = Duration::from_millis(20 << self.0.min(7)).min(Duration::from_secs(2));
-        self.0 += 1;
-        sleep(pause).await;
     }
 }

@@ -13,7 +13,6 @@ mod data;
 mod engine;
 mod errors;
 mod identity;
-mod link;
 mod look;
 mod look_many;
 mod names;
@@ -41,7 +40,7 @@ use parking_lot::Mutex;
 use tokio::{sync::mpsc, time::timeout};
 
 use self::engine::Engine;
-use super::{SourceError, SourceFsid, counters::SourceCounters, remote::Health};
+use super::{SourceError, SourceFsid, counters::SourceCounters, remote::Health, rpc::link};
 
 /// Calls of the server that wait to be answered.
 const CALLBACKS: usize = 64;

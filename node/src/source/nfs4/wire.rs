@@ -12,11 +12,12 @@ use forebay_proto::{
             sequence::SequenceOk, setattr::SetAttrArgs, write::WriteArgs,
         },
     },
-    rpc::{self, AcceptStatus, AuthSys, Credential, Reply},
-    xdr::{List, Opaque, Reader, XdrError},
+    rpc::{self, AcceptStatus, Reply},
+    xdr::{Opaque, Reader, XdrError},
 };
 
-use crate::source::{AccessMask, Credentials, FileKind, SourceError, SourceHandle};
+pub(super) use crate::source::rpc::credential::{credential, machine_credential, machine_sys};
+use crate::source::{AccessMask, FileKind, SourceError, SourceHandle};
 
 /// What is asked of every object.
 pub(super) const OBJECT: Bitmap = Bitmap::of(&[
@@ -49,32 +50,6 @@ pub(super) const ATTRIBUTES_ROOM: usize = 384;
 
 const ALL_ACCESS: u32 =
     access::READ | access::LOOKUP | access::MODIFY | access::EXTEND | access::DELETE | access::EXECUTE;
-
-/// AUTH_SYS of a user.
-pub(super) fn credential(machine: &str, user: &Credentials) -> Credential {
-    let groups = user.groups.iter().copied().take(16).collect();
-    Credential::Sys(AuthSys {
-        stamp: 0,
-        machine_name: machine_name(machine),
-        uid: user.uid,
-        gid: user.gid,
-        groups: List::new(groups).unwrap_or_default(),
-    })
-}
-
-/// AUTH_SYS of whoever owns session and lease.
-pub(super) fn machine_credential(machine: &str) -> Credential {
-    Credential::Sys(machine_sys(machine))
-}
-
-/// The body of [`machine_credential`].
-pub(super) fn machine_sys(machine: &str) -> AuthSys {
-    AuthSys { stamp: 0, machine_name: machine_name(machine), uid: 0, gid: 0, groups: List::default() }
-}
-
-fn machine_name(machine: &str) -> Opaque<255> {
-    Opaque::new(Bytes::copy_from_slice(machine.as_bytes())).unwrap_or_default()
-}
 
 pub(super) fn putfh(handle: &SourceHandle) -> Op {
     Op::PutFh(PutFhArgs { handle: filehandle(handle) })

@@ -41,7 +41,7 @@ const GATHER: usize = 16 << 10;
 
 /// A call that the server makes, and where its answer goes.
 #[derive(Debug)]
-pub(super) struct Callback {
+pub(in crate::source) struct Callback {
     /// The whole record.
     pub record: Bytes,
     /// The connection it came on.
@@ -57,11 +57,11 @@ struct Waiting {
 
 /// The connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Closed;
+pub(in crate::source) struct Closed;
 
 /// A connection. Calls may be made from many tasks at once.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(in crate::source) struct Link {
     /// The other end.
     pub peer: SocketAddr,
     /// Cancelled when the connection is of no more use.
@@ -104,11 +104,21 @@ impl Link {
         weight: usize,
         build: impl FnOnce(u32) -> Encoded,
     ) -> Result<oneshot::Receiver<Bytes>, Closed> {
+        self.send_as(self.next_xid.fetch_add(1, Ordering::Relaxed), weight, build).await
+    }
+
+    /// As [`Link::send`] with a transaction id that the caller has chosen, other than those of all other calls under way
+    /// here.
+    pub async fn send_as(
+        &self,
+        xid: u32,
+        weight: usize,
+        build: impl FnOnce(u32) -> Encoded,
+    ) -> Result<oneshot::Receiver<Bytes>, Closed> {
         let place = tokio::select! {
             place = self.queue.reserve() => place.map_err(|_| Closed)?,
             () = self.closed.cancelled() => return Err(Closed),
         };
-        let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
         let (reply, receiver) = oneshot::channel();
         match self.waiting.lock().as_mut() {
             Some(waiting) => {
@@ -116,7 +126,10 @@ impl Link {
                     // Silence counts from when something was asked.
                     self.hear();
                 }
-                waiting.insert(xid, Waiting { reply, weight });
+                // One that is sent again on the same connection: only the last one is waited for.
+                if let Some(before) = waiting.insert(xid, Waiting { reply, weight }) {
+                    self.load.fetch_sub(before.weight, Ordering::Relaxed);
+                }
             }
             None => return Err(Closed),
         }
