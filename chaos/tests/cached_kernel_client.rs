@@ -7,9 +7,10 @@ mod checks;
 use std::{fs, time::Duration};
 
 use anyhow::{Result, ensure};
-use checks::{Tree, WRITER, acknowledged, client, judge, more_acknowledged, plain_export, start};
-use forebay_chaos::lab::net::Net;
+use checks::{Tree, WRITER, acknowledged, client, judge, more_acknowledged, plain_export, start, start_behind};
+use forebay_chaos::lab::{net::Net, server::Behind};
 
+const VERSION3: &str = include_str!("guest/version3.sh");
 const STALLED: &str = include_str!("guest/stalled.sh");
 
 #[test]
@@ -35,6 +36,18 @@ fn a_writer_outlives_the_source_of_its_cache() -> Result<()> {
     judge("writer", outcome)?;
     let expected: String = (0..lines).map(|number| format!("line {number}\n")).collect();
     ensure!(fs::read_to_string(data.join("ledger"))? == expected, "the source has other lines than were acknowledged");
+    server.terminate()?;
+    Ok(())
+}
+
+#[test]
+fn a_source_that_speaks_version_3() -> Result<()> {
+    let net = Net::create()?;
+    let tree = Tree::create()?;
+    let data = tree.directory("data", 0o755)?;
+    let mut server = start_behind(&net, plain_export(&data), Behind::Ganesha3)?;
+    judge("client", client(&net, VERSION3).limit(Duration::from_secs(240)).run(&net)?)?;
+    ensure!(fs::metadata(data.join("log"))?.len() == 5, "written through");
     server.terminate()?;
     Ok(())
 }

@@ -34,7 +34,7 @@ fn is_cached() -> bool {
 }
 
 /// As [`start`], with another source where there is one.
-fn start_behind(net: &Net, exports: Vec<Export>, source: Behind) -> Result<Server<'_>> {
+pub(crate) fn start_behind(net: &Net, exports: Vec<Export>, source: Behind) -> Result<Server<'_>> {
     let behind = if is_cached() { source } else { Behind::Directories };
     Server::start_behind(net, exports, LEASE_SECONDS, behind, "")
 }

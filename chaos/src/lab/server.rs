@@ -321,12 +321,26 @@ impl<'net> Server<'net> {
         let configuration = home.join("ganesha.conf");
         fs::create_dir_all(home.join("recovery"))?;
         fs::write(&configuration, self.ganesha_configuration(&home.join("recovery"), listen)?)?;
+        if self.behind == Behind::Ganesha3 {
+            return self.ganesha_with_portmapper(&configuration);
+        }
         let mut command = in_namespace(self.net.name(), Path::new("ganesha.nfsd"));
         command
             .args(["-F", "-L", "STDOUT", "-N", "NIV_EVENT", "-f"])
             .arg(configuration)
             .arg("-p")
             .arg(home.join("pid"));
+        Ok(command)
+    }
+
+    /// It does not serve NFSv3 unless it can register itself. The portmapper is reached through a socket in /run: there is one of the
+    /// test's own, so that this machine's learns nothing of it.
+    fn ganesha_with_portmapper(&self, configuration: &Path) -> Result<std::process::Command> {
+        require(&[("rpcbind", "rpcbind"), ("unshare", "util-linux")])?;
+        const START: &str = "mount -t tmpfs tmpfs /run && mkdir -p /run/rpcbind /run/ganesha && { rpcbind -f & } && sleep 1 && \
+             exec ganesha.nfsd -F -L STDOUT -N NIV_EVENT -f \"$0\" -p \"$1\"";
+        let mut command = in_namespace(self.net.name(), Path::new("unshare"));
+        command.args(["-m", "sh", "-c", START]).arg(configuration).arg(self.home.path().join("pid"));
         Ok(command)
     }
 

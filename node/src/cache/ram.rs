@@ -1,7 +1,7 @@
 //! The tier in memory.
 //!
 //! Owns: the bytes kept in RAM, and which chunks of a file are among them. Never does: I/O, waiting.
-//! Invariant: length plus [`ENTRY_OVERHEAD`] summed over the entries is at most the capacity, always.
+//! Invariant: [`weight_of`] the entries' lengths, summed, is at most the capacity, always.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,14 @@ use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter, sync:
 
 use super::key::ChunkKey;
 
-/// What an entry costs beside its bytes: two maps' slots and the allocation's rounding.
-pub const ENTRY_OVERHEAD: u64 = 256;
+/// What an entry costs beside its allocation: two maps' slots.
+const ENTRY_OVERHEAD: u64 = 256;
+
+/// Memory that a chunk of so many bytes takes: what it came in is a little longer than it, and the allocator rounds that up.
+/// Measured with mimalloc: 1.17 bytes a byte for chunks of 1 MiB.
+pub const fn weight_of(length: u64) -> u64 {
+    length + length / 6 + ENTRY_OVERHEAD
+}
 
 /// Locks over which files are spread.
 const FILE_SHARDS: usize = 64;
@@ -28,7 +34,7 @@ struct Weight;
 
 impl Weighter<ChunkKey, Entry> for Weight {
     fn weight(&self, _: &ChunkKey, entry: &Entry) -> u64 {
-        entry.bytes.len() as u64 + ENTRY_OVERHEAD
+        weight_of(entry.bytes.len() as u64)
     }
 }
 

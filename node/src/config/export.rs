@@ -55,6 +55,8 @@ pub struct Server {
 pub struct NetworkOptions {
     /// What may be believed, and how far it is read ahead.
     pub cached: CachedOptions,
+    /// Memory for what is known of files without their data; `None`: a share of the memory for data.
+    pub metadata: Option<u64>,
     /// Bytes of the cache's store that the export may fill.
     pub quota: Option<u64>,
     /// TCP connections to the source.
@@ -75,6 +77,7 @@ impl Default for NetworkOptions {
     fn default() -> Self {
         Self {
             cached: CachedOptions::default(),
+            metadata: None,
             quota: None,
             connections: 4,
             slots: 128,
@@ -241,7 +244,7 @@ impl NetworkOptions {
             }
             "serve_stale" => policy.serve_stale = units::duration(value)?,
             "readahead" => self.cached.readahead = bounded(units::size(value)?, 0, 1 << 30)?,
-            "metadata" => self.cached.metadata_bytes = bounded(units::size(value)?, 1 << 20, 1 << 42)?,
+            "metadata" => self.metadata = Some(bounded(units::size(value)?, 1 << 20, 1 << 42)?),
             "quota" => self.quota = Some(units::size(value)?),
             "ttl" => self.cached.ttl = Some(units::duration(value)?),
             "connections" => self.connections = number(value, 1, 16)?,

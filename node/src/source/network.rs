@@ -8,7 +8,7 @@ use forebay_meta::state::Identity;
 
 use super::{
     budget::Budget,
-    cached::{CachedSource, export_number},
+    cached::{CachedOptions, CachedSource, export_number},
     counters::SourceCounters,
     metered::MeteredSource,
     nfs3::{Nfs3Options, Nfs3Source},
@@ -22,6 +22,9 @@ use crate::{
 
 /// The usual port of NFS.
 const NFS_PORT: u16 = 2049;
+/// Memory for what is known of an export's files, unless it says how much.
+const METADATA_MIN: u64 = 4 << 20;
+const METADATA_MAX: u64 = 256 << 20;
 /// Bytes that wait to be written to the store, at least so many may.
 const QUEUE_MIN: u64 = 8 << 20;
 /// How long a source may take to say good-bye.
@@ -61,8 +64,13 @@ impl Network {
         if far.is_empty() {
             return Ok(Self { cache: None, sources: Vec::new() });
         }
-        let cache = open_cache(&far, config).await?;
-        let sources = far.into_iter().map(|export| open_source(export, &cache, identity)).collect();
+        // Attributes and names are in the memory that was given too; at least half of it is for data.
+        let share = (config.ram / 8 / far.len() as u64).clamp(METADATA_MIN, METADATA_MAX);
+        let metadata = |export: &ExportConfig| export.network.metadata.unwrap_or(share);
+        let for_metadata: u64 = far.iter().map(|export| metadata(export)).sum();
+        let ram = config.ram.saturating_sub(for_metadata).max(config.ram / 2);
+        let cache = open_cache(&far, &CacheConfig { ram, ..config.clone() }).await?;
+        let sources = far.into_iter().map(|export| open_source(export, metadata(export), &cache, identity)).collect();
         Ok(Self { cache: Some(cache), sources })
     }
 
@@ -107,8 +115,9 @@ async fn open_cache(exports: &[&ExportConfig], config: &CacheConfig) -> Result<A
         exports.iter().filter_map(|export| Some((export_number(&export.name), export.network.quota?))).collect();
     let store = config.store.clone().map(|path| StoreOptions { bytes: config.store_bytes, ..StoreOptions::at(path) });
     // What waits to be written is memory too.
-    let queue_bytes = (config.ram / 16).clamp(QUEUE_MIN, QUEUE_BYTES);
-    let options = CacheOptions { store, quotas, queue_bytes, ..CacheOptions::ram(config.ram) };
+    let queue_bytes = (config.ram / 32).clamp(QUEUE_MIN, QUEUE_BYTES);
+    let ram = config.ram.saturating_sub(queue_bytes);
+    let options = CacheOptions { store, quotas, queue_bytes, ..CacheOptions::ram(ram) };
     // Reading what the store has takes a while if it is large.
     let opening = tokio::task::spawn_blocking(move || {
         if let Some(store) = &options.store {
@@ -127,7 +136,7 @@ async fn open_cache(exports: &[&ExportConfig], config: &CacheConfig) -> Result<A
     opening.await.expect("opening a cache does not panic")
 }
 
-fn open_source(export: &ExportConfig, cache: &Arc<Cache>, identity: &Identity) -> NetworkSource {
+fn open_source(export: &ExportConfig, metadata_bytes: u64, cache: &Arc<Cache>, identity: &Identity) -> NetworkSource {
     let options = &export.network;
     let counters = Arc::new(SourceCounters::new(export.url.clone()));
     let remote: Arc<dyn RemoteSource> = match &export.source {
@@ -139,8 +148,9 @@ fn open_source(export: &ExportConfig, cache: &Arc<Cache>, identity: &Identity) -
     };
     let budget = Budget::new(options.budget, options.budget_balance, 0.0);
     let metered = MeteredSource::new(remote, budget, &export.url);
+    let cached = CachedOptions { metadata_bytes, ..options.cached };
     let seed = uuid::Uuid::new_v4().as_u64_pair().0;
-    let cached = CachedSource::new((&export.name, &export.url), metered.clone(), cache.clone(), options.cached, seed);
+    let cached = CachedSource::new((&export.name, &export.url), metered.clone(), cache.clone(), cached, seed);
     NetworkSource { export: export.name.clone(), url: export.url.clone(), metered, counters, cached }
 }
 

@@ -26,7 +26,7 @@ use crate::{
 /// Chunks fetched ahead at once, over all files.
 const AHEAD_MAX: u64 = 64;
 /// And no more of the memory for data than this share, but a few in any case.
-const AHEAD_SHARE: u64 = 16;
+const AHEAD_SHARE: u64 = 32;
 const AHEAD_MIN: u64 = 4;
 
 /// Chunks that may be fetched or wait to be kept at once, with `ram` bytes of memory for data: where the disk is slower than
