@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const FILES: &str = include_str!("guest/files.sh");
+pub(crate) const FILES: &str = include_str!("guest/files.sh");
 const WORKLOADS: &str = include_str!("guest/workloads.sh");
 const PAIR: &str = include_str!("guest/pair.sh");
 pub(crate) const WRITER: &str = include_str!("guest/writer.sh");

@@ -59,6 +59,8 @@ pub enum Behind {
     Forebay,
     /// A server that the test has started itself, over NFSv4.2; its root is what is exported.
     At(SocketAddr),
+    /// The same, with a directory below its root for each export.
+    Below(SocketAddr),
 }
 
 /// A directory served under a name.
@@ -144,7 +146,7 @@ impl<'net> Server<'net> {
     /// When its program is missing, or it does not serve; the error shows its log.
     pub fn launch_source(&mut self) -> Result<()> {
         let mut command = match self.behind {
-            Behind::Directories | Behind::At(_) => return Ok(()),
+            Behind::Directories | Behind::At(_) | Behind::Below(_) => return Ok(()),
             Behind::Ganesha | Behind::Ganesha3 => self.ganesha(SOURCE)?,
             Behind::Forebay => self.forebay_source()?,
         };
@@ -305,6 +307,7 @@ impl<'net> Server<'net> {
             let export = match self.behind {
                 Behind::Directories => format!("{name}=file://{},{options}", export.directory.display()),
                 Behind::Ganesha | Behind::Forebay => format!("{name}=nfs://{SOURCE}{name},{options}{comma}{more}"),
+                Behind::Below(source) => format!("{name}=nfs://{source}{name},{options}{comma}{more}"),
                 Behind::At(source) => format!("{name}=nfs://{source}/,{options}{comma}{more}"),
                 Behind::Ganesha3 => {
                     format!("{name}=nfs3://{SOURCE}{},{options}{comma}{more}", export.directory.display())

@@ -172,7 +172,11 @@ impl Server {
         let (host, port) = match authority.strip_prefix('[') {
             Some(v6) => {
                 let (host, port) = v6.split_once(']').ok_or("`[` without `]`")?;
-                (host, port.strip_prefix(':'))
+                let port = match port {
+                    "" => None,
+                    port => Some(port.strip_prefix(':').ok_or("after `]` only :PORT may stand")?),
+                };
+                (host, port)
             }
             None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
         };
@@ -387,6 +391,7 @@ mod tests {
             ("/a=nfs://host", "must be named"),
             ("/a=nfs://host:0/x", "1 to 65535"),
             ("/a=nfs:///x", "host is missing"),
+            ("/a=nfs://[fd00::2]2050/x", "only :PORT"),
             ("/a=nfs://h/a/../b", "`..`"),
             ("/a=file:///x,policy=strict", "sources on the network"),
             ("/a=nfs://h/x,policy=lax", "scratch, close-to-open or strict"),

@@ -78,6 +78,14 @@ kinds! {
     Session "SESSION",
 }
 
+impl Kind {
+    /// Whether such a call changes something.
+    pub fn is_change(self) -> bool {
+        use Kind::{Allocate, Commit, Create, Link, Make, Remove, Rename, SetAttr, Write};
+        matches!(self, Write | Commit | SetAttr | Create | Make | Link | Remove | Rename | Allocate)
+    }
+}
+
 /// Counters of one kind of call.
 #[derive(Debug, Default)]
 struct Row {

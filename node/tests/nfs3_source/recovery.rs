@@ -237,3 +237,25 @@ async fn calls_that_are_dropped_leave_their_slots() {
     source.look(&by, &Place::Object(root), Want::default()).await.unwrap().object.unwrap();
     assert!(bench.server.calls_of(GetAttr::NUMBER) >= 1);
 }
+
+/// A server takes longer for one WRITE than a call may take; nothing is lost on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_write_does_not_undo_a_later_one() {
+    let bench = Bench::with(|_| (), |options| options.call_timeout = Duration::from_secs(1)).await;
+    let (source, by, root) = (&bench.source, user(0), bench.root().await);
+    let made = source.create(&by, &root, b"file", false, &SetAttributes::default()).await.unwrap();
+    bench.server.forget_calls();
+    bench.server.knobs.lock().slow = Some((Write::NUMBER, Duration::from_secs(4)));
+    let began = Instant::now();
+    source.write(&by, &made.object.id, 0, Bytes::from_static(b"old"), true).await.unwrap();
+    let first = began.elapsed();
+    source.write(&by, &made.object.id, 0, Bytes::from_static(b"new"), true).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let read = source.read(&by, &made.object.id, 0, 3).await.unwrap();
+    println!(
+        "first answered after {first:?}, {} WRITEs run, file says {:?}",
+        bench.server.calls_of(Write::NUMBER),
+        read.data.bytes
+    );
+    assert_eq!(&read.data.bytes[..], b"new");
+}

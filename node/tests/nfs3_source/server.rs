@@ -40,6 +40,8 @@ pub struct Knobs {
     pub refuse_mount: Option<Status>,
     pub arrived: Vec<Arrived>,
     pub mounts: usize,
+    /// The next call of this procedure is run so much later.
+    pub slow: Option<(u32, std::time::Duration)>,
     kept: HashMap<u32, Bytes>,
 }
 
@@ -118,6 +120,11 @@ async fn serve(
     loop {
         while let Some(record) = records.next_record(&mut input).unwrap() {
             let _ = stalled.wait_for(|stalled| !stalled).await;
+            let procedure = rpc::Call::decode(Reader::new(record.clone())).unwrap().header.procedure;
+            let slow = knobs.lock().slow.take_if(|(slow, _)| *slow == procedure);
+            if let Some((_, time)) = slow {
+                tokio::time::sleep(time).await;
+            }
             let Some(reply) = answer(record, &tree, &knobs) else {
                 cut.send_modify(|cut| *cut += 1);
                 return Ok(());

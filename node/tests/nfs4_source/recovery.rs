@@ -304,3 +304,31 @@ async fn opens_that_are_kept_survive_the_servers_restart() {
     assert_eq!(bench.source.counters().snapshot().kind(Kind::Open).calls, opened + 2, "each reclaimed once");
     bench.source.close().await;
 }
+
+/// As many changes as may be under way wait for a source that restarts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_that_wait_do_not_keep_the_source_from_coming_back() {
+    let count = 8192;
+    let mut bench = Bench::with(Lab::default().grace(Duration::from_millis(300)), |_| ()).await;
+    let (root, by) = (bench.root().await, user(0));
+    bench.proxy.refuse(true);
+    bench.proxy.cut();
+    let mut waiting = Vec::new();
+    for number in 0..count {
+        let (source, by) = (bench.source.clone(), by.clone());
+        waiting.push(tokio::spawn(async move { source.remove(&by, &root, format!("n{number}").as_bytes()).await }));
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    bench.restart().await;
+    let began = Instant::now();
+    let mut done = 0;
+    while began.elapsed() < Duration::from_secs(25) {
+        done = waiting.iter().filter(|task| task.is_finished()).count();
+        if done == count {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    println!("{count}: {done} done after {:?}, {:?}", began.elapsed(), bench.source.health());
+    assert_eq!(done, count);
+}

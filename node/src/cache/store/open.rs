@@ -206,7 +206,8 @@ fn wanted_bytes(
     found: Option<&Superblock>,
 ) -> io::Result<u64> {
     if block_device {
-        return Ok(options.bytes.map_or(length, |bytes| bytes.min(length)));
+        let all = found.map_or(length, |found| found.blocks() * BLOCK as u64);
+        return Ok(options.bytes.unwrap_or(all).min(length));
     }
     if let Some(bytes) = options.bytes {
         return Ok(bytes);

@@ -47,6 +47,8 @@ pub struct KeptPage {
     asked: Instant,
     pub(super) entries: Vec<KeptEntry>,
     pub(super) eof: bool,
+    /// The source's last cookie, of a hidden name perhaps.
+    pub(super) last: u64,
     /// How its files are opened.
     pub(super) walk: Mutex<Walk>,
 }
@@ -107,10 +109,8 @@ impl CachedSource {
             if kept.page.eof {
                 return Ok(true);
             }
-            if kept.page.entries.is_empty() {
-                // A source that has nothing to say but is not at the end would be asked for ever.
-                return Err(SourceError::Unavailable);
-            }
+            // Names at the end may be hidden.
+            cookie = kept.page.last;
         }
     }
 
@@ -175,6 +175,10 @@ impl CachedSource {
         let asked = self.asking();
         let page = self.remote.read_directory(&for_client(user), dir.id(), cookie, verifier, bytes).await;
         let page = page.map_err(|error| self.lost(dir, error))?;
+        // A source that does not get on would be asked for ever.
+        if !page.eof && page.entries.last().is_none_or(|last| last.cookie == cookie) {
+            return Err(SourceError::Errno(libc::EIO));
+        }
         let (current, content) = {
             let mut state = dir.state();
             state.verifier = page.verifier;
@@ -192,6 +196,7 @@ impl CachedSource {
     }
 
     fn keep_page(&self, dir: &CachedFile, page: Page, asked: Asked, current: bool) -> KeptPage {
+        let last = page.entries.last().map_or(0, |entry| entry.cookie);
         let visible = page.entries.into_iter().filter(|entry| !entry.name.starts_with(HIDDEN));
         let keep = |entry: PageEntry| {
             let object = entry.object.map(|seen| {
@@ -201,7 +206,7 @@ impl CachedSource {
             KeptEntry { cookie: entry.cookie, name: entry.name, object }
         };
         let entries = visible.map(keep).collect();
-        KeptPage { asked: asked.at, entries, eof: page.eof, walk: Mutex::default() }
+        KeptPage { asked: asked.at, entries, eof: page.eof, last, walk: Mutex::default() }
     }
 
     /// Each file learns where it stands, so that its opening tells of its neighbours'.

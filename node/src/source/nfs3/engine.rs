@@ -9,7 +9,7 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -151,6 +151,8 @@ pub(super) struct Engine {
     ahead: Semaphore,
     calls: Semaphore,
     down: watch::Sender<bool>,
+    /// Changes under way.
+    changing: AtomicUsize,
 }
 
 impl Engine {
@@ -177,6 +179,7 @@ impl Engine {
             calls: Semaphore::new(CALLS_MAX),
             // Not reached yet is down.
             down: watch::Sender::new(true),
+            changing: AtomicUsize::new(0),
         })
     }
 
@@ -308,9 +311,14 @@ impl Engine {
 
     /// Closes connections that have said nothing for as long as a call may take.
     fn drop_silent(&self) {
+        // A change that a slow server is running must not be sent to it again over another connection.
+        let patience = if self.changing.load(Ordering::Relaxed) > 0 { LOST_AFTER } else { 1 };
         for link in self.links() {
-            if link.silent_for() + Duration::from_millis(100) >= self.options.call_timeout {
+            let silent = link.silent_for() + Duration::from_millis(100);
+            if silent >= self.options.call_timeout * patience {
                 self.drop_link(&link);
+            } else if silent >= self.options.call_timeout {
+                self.set_down(true);
             }
         }
     }
@@ -367,6 +375,7 @@ impl Engine {
         let _ahead = if request.ahead { Some(self.ahead.acquire().await.map_err(closed)?) } else { None };
         let _slot = self.slots.acquire().await.map_err(closed)?;
         let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
+        let _changing = request.kind.is_change().then(|| Changing::begin(&self.changing));
         let mut sends = 0_u32;
         loop {
             let link = self.link().await?;
@@ -375,7 +384,7 @@ impl Engine {
             let sent = Instant::now();
             self.counters.sent(request.kind, queued.take().map_or(Duration::ZERO, |since| sent - since));
             sends += 1;
-            let Some(record) = self.reply(reply, &link).await else {
+            let Some(record) = self.reply(reply).await else {
                 self.counters.retried(request.kind);
                 continue;
             };
@@ -387,16 +396,32 @@ impl Engine {
         }
     }
 
-    /// Waits for a reply; a connection that says nothing at all for as long as a call may take is given up.
-    async fn reply(&self, mut reply: tokio::sync::oneshot::Receiver<Bytes>, link: &Link) -> Option<Bytes> {
+    /// Waits for the reply of a change. A server that is slow must not be told the same again over another connection, where it
+    /// may not know the call for the one it is running: only after a long time, or when the connection is gone, is it sent
+    /// again. (A peer that is dead is found by the connection's own keep-alive.)
+    async fn reply(&self, mut reply: tokio::sync::oneshot::Receiver<Bytes>) -> Option<Bytes> {
         for _ in 0..LOST_AFTER {
-            match timeout(self.options.call_timeout, &mut reply).await {
-                Ok(record) => return record.ok(),
-                Err(_) if link.silent_for() >= self.options.call_timeout => self.drop_link(link),
-                Err(_) => {}
+            if let Ok(record) = timeout(self.options.call_timeout, &mut reply).await {
+                return record.ok();
             }
         }
         None
+    }
+}
+
+/// A change under way.
+struct Changing<'a>(&'a AtomicUsize);
+
+impl<'a> Changing<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -105,13 +105,13 @@ impl Nfs3Source {
             let rest = data.slice(done as usize..);
             match (self.write_once(by, file, offset.saturating_add(done.into()), rest, stable).await, sum) {
                 (Ok(piece), before) => {
-                    let total = before.map_or(piece, |sum| sum.and(piece));
+                    let total = before.map_or(piece, |sum| Piece { before: None, ..sum.and(piece) });
                     if total.count as usize >= data.len() {
                         return Ok(total);
                     }
                     sum = Some(total);
                 }
-                (Err(_), Some(sum)) => return Ok(Piece { after: None, ..sum }),
+                (Err(_), Some(sum)) => return Ok(Piece { before: None, after: None, ..sum }),
                 (Err(error), None) => return Err(error),
             }
         }

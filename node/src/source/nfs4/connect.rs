@@ -171,7 +171,11 @@ async fn establish_on(
     }
     client.id = Some(exchanged.clientid);
     engine.back.reset();
-    let created = create_session(engine, client, link, exchanged.clientid).await?;
+    let mut created = create_session(engine, client, link, exchanged.clientid).await?;
+    // A server may grant more than was asked for; nothing here is made for that.
+    created.fore.max_request_size = created.fore.max_request_size.min(IO_MAX + FRAME);
+    created.fore.max_response_size = created.fore.max_response_size.min(IO_MAX + FRAME);
+    created.fore.max_operations = created.fore.max_operations.min(engine.options.operations);
     client.sequence = client.sequence.wrapping_add(1);
     let facts = Facts { lease: 30, max_read: IO_MAX, max_write: IO_MAX, exclusive: Bitmap::EMPTY, xattrs: false };
     let minor_version = client.minor_version.unwrap_or(1);
@@ -187,6 +191,10 @@ async fn establish_on(
     );
     session.install(0, link);
     if let Err(error) = prepare(engine, &session, known).await {
+        // Or the server keeps one more for each try.
+        let destroy =
+            Op::DestroySession(forebay_proto::nfs4::ops::destroy_session::DestroySessionArgs { session: session.id });
+        let _ = one(engine, link, minor_version, destroy).await;
         session.kill();
         return Err(error);
     }

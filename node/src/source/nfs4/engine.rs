@@ -279,7 +279,11 @@ impl Engine {
     }
 
     async fn run(&self, only: Option<&Arc<Session>>, request: Request) -> Result<Results, SourceError> {
-        let _counted = self.calls.try_acquire().map_err(|_| SourceError::Unavailable)?;
+        // What makes or keeps the session must find room even when all that waits for it does not.
+        let _counted = match only {
+            Some(_) => None,
+            None => Some(self.calls.try_acquire().map_err(|_| SourceError::Unavailable)?),
+        };
         let begun = Instant::now();
         let results = self.attempts(only, &request, begun).await;
         let failed = results.as_ref().map_or(true, |results| results.failed().is_some());
@@ -362,6 +366,7 @@ impl Engine {
                     pause.wait().await;
                 }
                 Verdict::Bind => {
+                    pause.wait().await;
                     if !super::attend::bind(self, session, &link, false).await {
                         link.closed.cancel();
                     }
@@ -371,10 +376,8 @@ impl Engine {
                     return Attempt::Anew;
                 }
                 Verdict::Lost => return Attempt::Lost { unknown },
-                Verdict::Failed(error) => {
-                    ticket.done(false);
-                    return Attempt::Failed(error);
-                }
+                // The server may have run it: the slot's sequence is settled before another call uses it.
+                Verdict::Failed(error) => return Attempt::Failed(error),
                 Verdict::TooMany => {
                     ticket.done(false);
                     let less = session.lower_operations(request.ops.len());

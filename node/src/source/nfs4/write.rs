@@ -79,6 +79,10 @@ impl Nfs4Source {
                 Err(failure) => failed = Some(failure),
             }
         }
+        if failed.is_some() || !whole {
+            // Other pieces may have been written after the one whose attributes these are.
+            written = written.map(|sum| PieceWritten { before: None, attributes: None, ..sum });
+        }
         match (written, failed) {
             (Some(written), _) => self.told_written(by, file, written).await,
             (None, failed) => Err(failed.map_or(SourceError::Errno(libc::EIO), SourceError::from)),
@@ -117,7 +121,10 @@ impl Nfs4Source {
             let rest = data.slice(done as usize..);
             match self.write_once(by, file, stateid, offset.saturating_add(done.into()), rest, stable).await {
                 Ok(piece) => {
-                    let total = sum.take().map_or_else(|| copy_of(&piece), |sum| add(sum, &piece));
+                    // Between two calls others may write: what was before the first says nothing about them.
+                    let total = sum
+                        .take()
+                        .map_or_else(|| copy_of(&piece), |sum| PieceWritten { before: None, ..add(sum, &piece) });
                     if total.count as usize >= data.len() || piece.count == 0 {
                         return Ok(total);
                     }
@@ -127,11 +134,13 @@ impl Nfs4Source {
                     tries += 1;
                     match (self.other_stateid(&key, stateid, failure).await, sum.take()) {
                         (Ok(other), before) => (stateid, sum) = (other, before),
-                        (Err(_), Some(sum)) => return Ok(PieceWritten { attributes: None, ..sum }),
+                        (Err(_), Some(sum)) => return Ok(PieceWritten { before: None, attributes: None, ..sum }),
                         (Err(failure), None) => return Err(failure),
                     }
                 }
-                Err(failure) => return sum.ok_or(failure),
+                Err(failure) => {
+                    return sum.map(|sum| PieceWritten { before: None, attributes: None, ..sum }).ok_or(failure);
+                }
             }
         }
     }

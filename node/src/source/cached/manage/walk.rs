@@ -158,13 +158,7 @@ impl Walk {
     }
 
     fn sort(&mut self, mut listing: Listing, page: &KeptPage) {
-        if let Some(last) = page.entries.last() {
-            listing.cookie = last.cookie;
-        } else if !page.eof {
-            // A source that has nothing to say but is not at the end would be asked for ever.
-            self.ready.push_back(Step::Failed { path: listing.path, error: SourceError::Unavailable });
-            return;
-        }
+        listing.cookie = page.last;
         let dir = Some(self.source.key_of(&listing.dir));
         let mut entries = Vec::with_capacity(page.entries.len());
         let mut below = Vec::new();
