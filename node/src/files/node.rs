@@ -18,7 +18,7 @@ use crate::{
     source::{
         AccessMask, Advice, Credentials, DirectoryEntry, EntryObject, File, FileAttributes, FileKind, NewObject,
         ReadOutcome, SOURCE_HANDLE_MAX, SeekWhat, SetAttributes, Source, SourceError, SpaceAttributes, XattrSet,
-        cached::{CachedFile, CachedSource, Hidden},
+        cached::{CachedFile, CachedSource, HIDDEN, Hidden},
         local::{LocalFile, LocalSource},
         remote::DirectoryChange,
     },
@@ -237,6 +237,11 @@ impl FileNode {
         }
     }
 
+    /// Whether lost writes of this object are told by our own write verifier; a file server has one of its own.
+    pub fn has_our_verifier(&self) -> bool {
+        matches!(self.file, File::Local(_))
+    }
+
     /// Whether reading costs a copy that is worth another worker's time.
     pub fn read_copies(&self) -> bool {
         matches!(self.file, File::Local(_))
@@ -322,6 +327,7 @@ impl FileNode {
                 Ok((File::Local(file), created, change))
             }
             Pair::Cached(source, dir) => {
+                reserved(name)?;
                 let set = SetAttributes { mode: Some(mode), ..set.clone() };
                 let made = Box::pin(source.create(&credentials, dir, name, exclusive, &set)).await?;
                 Ok((File::Cached(made.0), made.1, change_info(&made.2)))
@@ -346,6 +352,7 @@ impl FileNode {
                 Ok((File::Local(file), change))
             }
             Pair::Cached(source, dir) => {
+                reserved(name)?;
                 let set = SetAttributes { mode: Some(mode), size: None, ..set.clone() };
                 let (file, change) = Box::pin(source.make(&credentials, dir, name, object, &set)).await?;
                 Ok((File::Cached(file), change_info(&change)))
@@ -362,6 +369,7 @@ impl FileNode {
                 Ok(with_change(source, dir, link)?.1)
             }
             Pair::Cached(source, dir) => {
+                reserved(name)?;
                 let link = source.link(&credentials, Self::cached(target), dir, name);
                 Ok(change_info(&Box::pin(link).await?))
             }
@@ -389,10 +397,10 @@ impl FileNode {
                 Ok(self.on_disk(remove).await??)
             }
             Pair::Cached(source, dir) => {
-                let keep = self.cached_in_use(caller, name, in_use).await;
+                let keep = self.cached_in_use(caller, name, in_use).await?;
                 let hide = keep.is_some();
                 let (change, hidden) = Box::pin(source.remove(&credentials, dir, name, hide)).await?;
-                Ok((change_info(&change), keep.zip(hidden.map(Kept::Hidden))))
+                Ok((change_info(&change), keep.map(|(key, _)| key).zip(hidden.map(Kept::Hidden))))
             }
         }
     }
@@ -422,10 +430,12 @@ impl FileNode {
                 Ok(self.on_disk(rename).await??)
             }
             Pair::Cached(source, from) => {
-                let keep = target.cached_in_use(caller, new, in_use).await;
-                let (hide, to) = (keep.is_some(), Self::cached(&target.file));
+                reserved(new)?;
+                let keep = target.cached_in_use(caller, new, in_use).await?;
+                let (hide, to) = (keep.as_ref().map(|(_, file)| Self::cached(file)), Self::cached(&target.file));
                 let rename = source.rename(&credentials, (from, old), (to, new), hide);
                 let (from, to, hidden) = Box::pin(rename).await?;
+                let keep = keep.map(|(key, _)| key);
                 Ok((change_info(&from), change_info(&to), keep.zip(hidden.map(Kept::Hidden))))
             }
         }
@@ -450,10 +460,15 @@ impl FileNode {
         caller: &Caller,
         name: &[u8],
         in_use: impl FnOnce(FileKey) -> bool,
-    ) -> Option<FileKey> {
-        let file = self.lookup(caller, name).await.ok().filter(|file| file.kind() == FileKind::Regular)?;
-        let key = Self { export: self.export.clone(), fsid: self.fsid, file }.key();
-        in_use(key).then_some(key)
+    ) -> Result<Option<(FileKey, File)>, SourceError> {
+        let file = match self.lookup(caller, name).await {
+            Ok(file) if file.kind() == FileKind::Regular => file,
+            Ok(_) | Err(SourceError::Errno(libc::ENOENT | libc::EACCES)) => return Ok(None),
+            // Whether somebody has it open cannot be told, and then it must not go.
+            Err(error) => return Err(error),
+        };
+        let key = Self { export: self.export.clone(), fsid: self.fsid, file: file.clone() }.key();
+        Ok(in_use(key).then_some((key, file)))
     }
 
     /// Where a symbolic link points.
@@ -614,6 +629,11 @@ impl FileNode {
         })
         .await
     }
+}
+
+/// Hidden names are ours alone: a client's own would be seen by nobody.
+fn reserved(name: &[u8]) -> Result<(), Status> {
+    if name.starts_with(HIDDEN) { Err(Status::Access) } else { Ok(()) }
 }
 
 fn any_entry(entry: DirectoryEntry<Arc<LocalFile>>) -> DirectoryEntry<File> {

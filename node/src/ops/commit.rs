@@ -13,7 +13,7 @@ pub async fn run(cx: &Context<'_>, args: &CommitArgs) -> Result<Verifier, Status
         Ok(sources) => Ok(mixed(verifier, sources)),
         Err(error) => {
             // A failed write-back is reported once; whoever has unstable data must send it again.
-            if error != Status::Delay {
+            if node.has_our_verifier() {
                 cx.server.lost_writes();
             }
             Err(error)

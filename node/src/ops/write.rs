@@ -23,8 +23,8 @@ pub async fn run(cx: &Context<'_>, args: WriteArgs) -> Result<WriteOk, Status> {
     let data = args.data.as_bytes().clone();
     let written = node.write(cx.caller, args.offset, data, stable).await;
     // The error of a stable write may be of an earlier write-back, and is told once.
-    let written = written.inspect_err(|status| {
-        if stable && *status != Status::Delay {
+    let written = written.inspect_err(|_| {
+        if stable && node.has_our_verifier() {
             cx.server.lost_writes();
         }
     })?;

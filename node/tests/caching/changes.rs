@@ -77,7 +77,7 @@ async fn names_made_moved_and_removed_are_known_at_once() {
     assert_eq!(bench.lookup("a").await.unwrap_err(), SourceError::Errno(libc::ENOENT));
     let file = create(&bench, "a").await;
     assert_eq!(bench.lookup("a").await.unwrap().id(), file.id());
-    bench.cached.rename(&who, (&root, b"a"), (&root, b"b"), false).await.unwrap();
+    bench.cached.rename(&who, (&root, b"a"), (&root, b"b"), None).await.unwrap();
     assert_eq!(bench.lookup("a").await.unwrap_err(), SourceError::Errno(libc::ENOENT));
     assert_eq!(bench.lookup("b").await.unwrap().id(), file.id());
     bench.cached.link(&who, &file, &root, b"c").await.unwrap();
@@ -96,7 +96,7 @@ async fn a_file_that_is_replaced_is_another_file() {
     bench.put("new", "new data");
     assert_eq!(bench.cat("old").await, "old data");
     assert_eq!(bench.cat("new").await, "new data");
-    bench.cached.rename(&who, (&root, b"new"), (&root, b"old"), false).await.unwrap();
+    bench.cached.rename(&who, (&root, b"new"), (&root, b"old"), None).await.unwrap();
     assert_eq!(bench.cat("old").await, "new data");
     assert_eq!(bench.lookup("new").await.unwrap_err(), SourceError::Errno(libc::ENOENT));
 }

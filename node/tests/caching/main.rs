@@ -13,6 +13,7 @@ mod concurrent;
 mod data;
 mod listings;
 mod lookups;
+mod races;
 mod sick;
 mod windows;
 

@@ -35,6 +35,9 @@ pub struct Upstream {
     pub down: AtomicBool,
     /// How long each answer takes, in microseconds.
     pub delay_us: AtomicU64,
+    pub late: Mutex<Option<(&'static str, Duration)>>,
+    pub frozen: Mutex<Option<FileAttributes>>,
+    pub no_ahead: AtomicBool,
 }
 
 type Result<T> = std::result::Result<T, SourceError>;
@@ -47,6 +50,9 @@ impl Upstream {
             read_bytes: AtomicU64::new(0),
             down: AtomicBool::new(false),
             delay_us: AtomicU64::new(0),
+            late: Mutex::default(),
+            frozen: Mutex::default(),
+            no_ahead: AtomicBool::new(false),
         })
     }
 
@@ -70,12 +76,29 @@ impl Upstream {
         if self.down.load(Ordering::Relaxed) { Err(SourceError::Unavailable) } else { Ok(()) }
     }
 
+    /// The answer is made; it arrives late, once.
+    async fn arrive(&self, kind: &'static str) {
+        let late = {
+            let mut late = self.late.lock().unwrap();
+            late.take_if(|(of, _)| *of == kind)
+        };
+        if let Some((_, time)) = late {
+            tokio::time::sleep(time).await;
+        }
+    }
+
     fn file(&self, id: &ObjectId) -> Result<Arc<LocalFile>> {
         self.local.resolve(id.fsid, &id.handle)
     }
 
     fn seen(&self, by: &OnBehalf, file: &LocalFile, want: Want) -> Result<SeenObject> {
-        let attributes = self.local.attributes(file)?;
+        let mut attributes = self.local.attributes(file)?;
+        if let Some(frozen) = &*self.frozen.lock().unwrap() {
+            if frozen.fileid == attributes.fileid {
+                attributes.change = frozen.change;
+                attributes.changed = frozen.changed;
+            }
+        }
         let access = if want.access { Some(self.local.access(&by.user, file)?) } else { None };
         let readable = self.local.access(&by.user, file).is_ok_and(|may| may.read || may.execute);
         let data = if want.read > 0 && readable { self.data(file, 0, want.read as usize).ok() } else { None };
@@ -148,7 +171,9 @@ impl RemoteSource for Upstream {
             Place::Name(..) => "lookup",
         };
         self.call(kind).await?;
-        self.look_at(by, place, want)
+        let seen = self.look_at(by, place, want);
+        self.arrive(kind).await;
+        seen
     }
 
     async fn look_many(&self, by: &OnBehalf, places: &[Place], want: Want) -> Result<Vec<Result<Seen>>> {
@@ -164,6 +189,10 @@ impl RemoteSource for Upstream {
 
     async fn read(&self, _by: &OnBehalf, file: &ObjectId, offset: u64, count: u32) -> Result<DataRead> {
         self.call("read").await?;
+        if _by.purpose == forebay_node::source::remote::Purpose::Ahead && self.no_ahead.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            return Err(SourceError::Unavailable);
+        }
         let file = self.file(file)?;
         let attributes = self.local.attributes(&file)?;
         Ok(DataRead { attributes, data: self.data(&file, offset, count as usize)? })
@@ -275,6 +304,7 @@ impl RemoteSource for Upstream {
             entries.push(PageEntry { cookie: entry.cookie, name: entry.name, object });
             ControlFlow::Continue(())
         })?;
+        self.arrive("readdir").await;
         Ok(Page { directory, verifier: 0, entries, eof })
     }
 

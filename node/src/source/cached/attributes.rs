@@ -50,7 +50,7 @@ impl CachedSource {
             match shared {
                 Some((_, flight)) => flight,
                 None => {
-                    let flight = self.ask(user, file);
+                    let flight = self.ask(user, file, began);
                     state.flight = Some((began, flight.clone()));
                     flight
                 }
@@ -78,14 +78,17 @@ impl CachedSource {
     }
 
     /// A question that goes on whoever stops waiting for it.
-    fn ask(self: &Arc<Self>, user: &Credentials, file: &Arc<CachedFile>) -> Flight {
+    fn ask(self: &Arc<Self>, user: &Credentials, file: &Arc<CachedFile>, began: Instant) -> Flight {
         let (source, file, by) = (self.clone(), file.clone(), for_client(user));
         let asking = tokio::spawn(async move {
             let asked = source.asking();
             let seen = source.remote.look(&by, &Place::Object(*file.id()), Want::default()).await;
             let answer = seen.and_then(|seen| seen.object).map(|seen| seen.attributes);
             let mut state = file.state();
-            state.flight = None;
+            // Only its own: another may have been begun since a change of ours.
+            if state.flight.as_ref().is_some_and(|(known, _)| *known == began) {
+                state.flight = None;
+            }
             match &answer {
                 Ok(attributes) if attributes.kind != file.kind() => {
                     state.gone = true;

@@ -3,11 +3,14 @@
 //! Invariant: from the moment a change is sent until its answer is here nothing is kept of the object, and what was kept
 //! before is used afterwards only if the source says that nobody else changed it meanwhile.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::{Bytes, BytesMut};
 
-use super::{CHUNK, CachedFile, CachedSource, Kept, data::chunk_length, for_client};
+use super::{CHUNK, CachedFile, CachedSource, Kept, Need, data::chunk_length, for_client};
 use crate::source::{
     Credentials, FileAttributes, FileKind, NewObject, SeekWhat, SetAttributes, SourceError, XattrSet,
     remote::{Changed, DirectoryChange, Made},
@@ -19,8 +22,11 @@ const CARRIED_MAX: u64 = 16;
 /// Bytes of one COPY at most: the client asks again for the rest.
 const COPY_MAX: u64 = 16 << 20;
 
+/// A hidden name is tried to be removed for about an hour.
+const HIDDEN_TRIES: u32 = 120;
+
 /// What hidden names begin with; clients do not see them in listings.
-pub(super) const HIDDEN: &[u8] = b".nfs.forebay-";
+pub const HIDDEN: &[u8] = b".nfs.forebay-";
 
 /// What WRITE did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +56,15 @@ impl Hidden {
         let (source, dir) = (self.source.clone(), self.dir.clone());
         let (name, user) = (self.name.clone(), self.user.clone());
         runtime.spawn(async move {
-            if let Err(error) = source.remove(&user, &dir, &name, false).await {
+            let mut removed = source.remove(&user, &dir, &name, false).await;
+            for attempt in 0..HIDDEN_TRIES {
+                if !matches!(removed, Err(SourceError::Unavailable)) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_secs(1 << attempt.min(5))).await;
+                removed = source.remove(&user, &dir, &name, false).await;
+            }
+            if let Err(error) = removed {
                 let name = String::from_utf8_lossy(&name).into_owned();
                 tracing::warn!(%error, name, "a removed file's hidden name cannot be removed at the source");
             }
@@ -272,7 +286,8 @@ impl CachedSource {
     ) -> Result<DirectoryChange, SourceError> {
         let (of_dir, of_file) = (Change::begin(self, dir), Change::begin(self, file));
         let linked = self.remote.link(&for_client(user), file.id(), dir.id(), name).await;
-        let done = linked.map_err(|error| self.lost(dir, error))?;
+        // Which of the two is stale it does not say.
+        let done = linked?;
         self.end_directory(of_dir, &done, &[(name, Some(file.key()))]);
         // What the link did to the file's attributes nobody has said.
         of_file.end(None, None);
@@ -289,7 +304,7 @@ impl CachedSource {
     ) -> Result<(DirectoryChange, Option<Hidden>), SourceError> {
         if hide {
             let hidden = self.hidden_name();
-            let (change, _, _) = self.rename(user, (dir, name), (dir, &hidden), false).await?;
+            let (change, _, _) = self.rename(user, (dir, name), (dir, &hidden), None).await?;
             return Ok((change, Some(self.hidden(dir, hidden, user))));
         }
         let target = self.known_object(dir, name);
@@ -320,21 +335,23 @@ impl CachedSource {
         self.table.get(&key)
     }
 
-    /// Moves a name. With `hide` what is replaced gets a hidden name first.
+    /// Moves a name. `hide`: what is replaced, if it is to get a hidden name first.
     pub async fn rename(
         self: &Arc<Self>,
         user: &Credentials,
         (from, old): (&Arc<CachedFile>, &[u8]),
         (to, new): (&Arc<CachedFile>, &[u8]),
-        hide: bool,
+        hide: Option<&Arc<CachedFile>>,
     ) -> Result<(DirectoryChange, DirectoryChange, Option<Hidden>), SourceError> {
-        let replaced = self.known_object(to, new);
+        let replaced = hide.cloned().or_else(|| self.known_object(to, new));
         let mut hidden = None;
-        if let Some(file) = replaced.as_ref().filter(|_| hide) {
+        if let Some(file) = hide {
             let name = self.hidden_name();
-            // A source without hard links: then the file is gone for those who have it open.
-            if self.link(user, file, to, &name).await.is_ok() {
-                hidden = Some(self.hidden(to, name, user));
+            match self.link(user, file, to, &name).await {
+                Ok(_) => hidden = Some(self.hidden(to, name, user)),
+                // A source without hard links: then the file is gone for those who have it open.
+                Err(SourceError::UNSUPPORTED | SourceError::Errno(libc::EMLINK | libc::EPERM | libc::EACCES)) => {}
+                Err(error) => return Err(error),
             }
         }
         let moved = self.known_object(from, old);
@@ -398,15 +415,15 @@ impl CachedSource {
 
     /// The next data or hole. A source that does not know says that all is data.
     pub async fn seek(
-        &self,
+        self: &Arc<Self>,
         user: &Credentials,
-        file: &CachedFile,
+        file: &Arc<CachedFile>,
         offset: u64,
         what: SeekWhat,
     ) -> Result<Option<u64>, SourceError> {
         match self.remote.seek(&for_client(user), file.id(), offset, what).await {
             Err(SourceError::UNSUPPORTED) => {
-                let size = file.state().attributes.size;
+                let size = self.refresh(user, file, Need::Window).await?.size;
                 let found = if what == SeekWhat::Data { offset } else { size };
                 Ok((offset < size).then_some(found))
             }

@@ -116,10 +116,10 @@ impl CachedSource {
         count: usize,
     ) -> Result<(Bytes, bool), SourceError> {
         let size = self.refresh(user, file, Need::Window).await?.size;
-        self.note_read(Some(user), file, offset, count as u64);
         if offset >= size || count == 0 {
             return Ok((Bytes::new(), offset >= size));
         }
+        self.note_read(Some(user), file, offset, count as u64);
         let end = size.min(offset + count as u64);
         let indices = offset / CHUNK..(end - 1) / CHUNK + 1;
         let mut parts = Vec::with_capacity(2);
@@ -153,12 +153,7 @@ impl CachedSource {
     ) -> Result<Bytes, SourceError> {
         let Some(target) = self.target(file, index) else {
             // It is being changed: what is read now is nothing to keep.
-            let count = u32::try_from(wanted.end - wanted.start).unwrap_or(u32::MAX);
-            let offset = index * CHUNK + wanted.start;
-            let read = self.remote.read(&for_client(user), file.id(), offset, count).await;
-            let read = read.map_err(|error| self.lost(file, error))?;
-            self.counters.source_bytes.increment(read.data.bytes.len() as u64);
-            return Ok(read.data.bytes);
+            return self.read_alone(user, file, index, wanted).await;
         };
         if let Some((chunk, tier)) = self.cache.get(&target.key).await
             && chunk.len() as u64 == target.length
@@ -170,12 +165,35 @@ impl CachedSource {
             }
             return Ok(part);
         }
-        let chunk = self.fetch(for_client(user), file, target, None).await?;
+        let (fetch, joined) = self.fetch(for_client(user), file, target, None);
+        let chunk = match fetch.await {
+            // It was another's: refused ahead of need, or not allowed to him.
+            Err(error) if joined && error != SourceError::Stale => {
+                return self.read_alone(user, file, index, wanted).await;
+            }
+            fetched => fetched?,
+        };
         let part = slice(&chunk, &wanted);
         // It may have been begun ahead of its reader, who is here now.
         file.state().take_unread(target.key.index);
         self.counters.source_bytes.increment(part.len() as u64);
         Ok(part)
+    }
+
+    /// Part of a chunk from the source, for this user alone, and not kept.
+    async fn read_alone(
+        &self,
+        user: &Credentials,
+        file: &CachedFile,
+        index: u64,
+        wanted: Range<u64>,
+    ) -> Result<Bytes, SourceError> {
+        let count = u32::try_from(wanted.end - wanted.start).unwrap_or(u32::MAX);
+        let offset = index * CHUNK + wanted.start;
+        let read = self.remote.read(&for_client(user), file.id(), offset, count).await;
+        let read = read.map_err(|error| self.lost(file, error))?;
+        self.counters.source_bytes.increment(read.data.bytes.len() as u64);
+        Ok(read.data.bytes)
     }
 
     /// What a chunk is kept as now; `None` while the file is being changed by us.
@@ -188,7 +206,7 @@ impl CachedSource {
         Some(Target { key, epoch: state.epoch, length: chunk_length(state.attributes.size, index) })
     }
 
-    /// Fetches a chunk, or waits for somebody who does. It goes on whoever stops waiting. `held` is given back once the
+    /// Fetches a chunk, or waits for somebody who does (then `true`). It goes on whoever stops waiting. `held` is given back once the
     /// chunk is kept.
     fn fetch(
         self: &Arc<Self>,
@@ -196,10 +214,10 @@ impl CachedSource {
         file: &Arc<CachedFile>,
         target: Target,
         held: Option<tokio::sync::OwnedSemaphorePermit>,
-    ) -> Fetch {
+    ) -> (Fetch, bool) {
         let mut chunks = self.chunks.lock();
         if let Some(fetch) = chunks.get(&(target.key, target.epoch)) {
-            return fetch.clone();
+            return (fetch.clone(), true);
         }
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let (source, file) = (self.clone(), file.clone());
@@ -216,7 +234,7 @@ impl CachedSource {
         });
         let fetch = receiver.map(|read| read.unwrap_or(Err(SourceError::Unavailable))).boxed().shared();
         chunks.insert((target.key, target.epoch), fetch.clone());
-        fetch
+        (fetch, false)
     }
 
     /// The fetch itself, and what of it is to be kept.
@@ -254,7 +272,7 @@ impl CachedSource {
         if self.cache.contains(&target.key).is_some() {
             return Ok(WarmChunk::Present(target.length));
         }
-        let bytes = self.fetch(for_client(user), file, target, Some(held)).await?;
+        let bytes = self.fetch(for_client(user), file, target, Some(held)).0.await?;
         Ok(WarmChunk::Fetched(bytes.len() as u64))
     }
 

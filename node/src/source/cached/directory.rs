@@ -26,8 +26,8 @@ pub(super) struct Weight;
 
 impl quick_cache::Weighter<(u128, u64, u64), Kept> for Weight {
     fn weight(&self, _key: &(u128, u64, u64), kept: &Kept) -> u64 {
-        // A place inside a page shares it.
-        if kept.from == 0 { 64 + kept.page.entries.len() as u64 * ENTRY_BYTES } else { 64 }
+        // Either keeps the page in memory: each counts what it may tell.
+        64 + (kept.page.entries.len() - kept.from) as u64 * ENTRY_BYTES
     }
 }
 
@@ -81,26 +81,31 @@ impl CachedSource {
         if dir.kind() != FileKind::Directory {
             return Err(SourceError::Errno(libc::ENOTDIR));
         }
-        if !self.access(user, dir).await?.read {
+        let may = self.access(user, dir).await?;
+        if !may.read {
             return Err(SourceError::Errno(libc::EACCES));
         }
+        // Who may not search is told names and no more, by the source itself; that is nothing to share with others.
+        let shared = may.execute;
         self.refresh(user, dir, Need::Window).await?;
         let (mut cookie, mut taken) = (cookie, 0);
         loop {
-            let kept = match self.page_now(dir, cookie) {
-                Some(kept) => {
+            let known = if shared { self.page_now(dir, cookie) } else { None };
+            let (kept, content) = match known {
+                Some((kept, content)) => {
                     self.counters.page_hits.increment(1);
-                    kept
+                    (kept, Some(content))
                 }
                 // One page from the source is enough for one call.
                 None if taken > 0 => return Ok(false),
-                None => self.page(user, dir, cookie, bytes).await?,
+                None => self.page(user, dir, cookie, bytes, shared).await?,
             };
-            let content = dir.state().content;
             for (place, entry) in kept.page.entries.iter().enumerate().skip(kept.from) {
                 if taken == max || sink(self.entry(entry, want_files)).is_break() {
                     let from = Kept { page: kept.page.clone(), from: place };
-                    self.pages.insert((dir.key(), content, cookie), from);
+                    if let Some(content) = content.filter(|_| shared) {
+                        self.pages.insert((dir.key(), content, cookie), from);
+                    }
                     return Ok(false);
                 }
                 taken += 1;
@@ -117,17 +122,20 @@ impl CachedSource {
     /// The page after `cookie` for whoever walks the tree on the operator's behalf: without `ask` from what is known, if
     /// that holds.
     pub(super) async fn page_to_walk(
-        &self,
+        self: &Arc<Self>,
         user: &Credentials,
         dir: &Arc<CachedFile>,
         cookie: u64,
         ask: bool,
     ) -> Result<Arc<KeptPage>, SourceError> {
         // A place inside a page is another page's beginning only to those who read in smaller steps.
-        let known = self.page_now(dir, cookie).filter(|kept| !ask && kept.from == 0);
+        let known = self.page_now(dir, cookie).filter(|(kept, _)| !ask && kept.from == 0);
         match known {
-            Some(kept) => Ok(kept.page),
-            None => Ok(self.page(user, dir, cookie, PAGE_BYTES).await?.page),
+            Some((kept, _)) => Ok(kept.page),
+            None => {
+                let shared = self.access(user, dir).await?.execute;
+                Ok(self.page(user, dir, cookie, PAGE_BYTES, shared).await?.0.page)
+            }
         }
     }
 
@@ -136,8 +144,8 @@ impl CachedSource {
         self.pages.retain(|(dir, _, _), _| !dirs.contains(dir));
     }
 
-    /// A page that may be told without a question: names and attributes in it still hold.
-    fn page_now(&self, dir: &CachedFile, cookie: u64) -> Option<Kept> {
+    /// A page that may be told without a question, and the content it is kept under: names and attributes in it still hold.
+    fn page_now(&self, dir: &CachedFile, cookie: u64) -> Option<(Kept, u64)> {
         let now = Instant::now();
         let content = {
             let state = dir.state();
@@ -153,22 +161,25 @@ impl CachedSource {
             Ok((_, key, _)) => match self.table.peek(key) {
                 Some(file) => {
                     let state = file.state();
-                    !state.gone && (young || state.is_fresh(self.policy(), Need::Window, now))
+                    // After a change of ours what the page says of it is older than that.
+                    let is_known = !state.gone && state.asked.is_some();
+                    is_known && (young || state.is_fresh(self.policy(), Need::Window, now))
                 }
                 None => young,
             },
         };
-        kept.page.entries[kept.from..].iter().all(holds).then_some(kept)
+        kept.page.entries[kept.from..].iter().all(holds).then_some((kept, content))
     }
 
-    /// A page from the source, whose objects become known.
+    /// A page from the source, whose objects become known, and the content it belongs to if that is the present one.
     async fn page(
         &self,
         user: &Credentials,
         dir: &Arc<CachedFile>,
         cookie: u64,
         bytes: usize,
-    ) -> Result<Kept, SourceError> {
+        shared: bool,
+    ) -> Result<(Kept, Option<u64>), SourceError> {
         self.counters.page_misses.increment(1);
         let verifier = if cookie == 0 { 0 } else { dir.state().verifier };
         let bytes = u32::try_from(bytes.max(PAGE_BYTES)).unwrap_or(u32::MAX);
@@ -179,23 +190,23 @@ impl CachedSource {
         if !page.eof && page.entries.last().is_none_or(|last| last.cookie == cookie) {
             return Err(SourceError::Errno(libc::EIO));
         }
-        let (current, content) = {
+        let current = {
             let mut state = dir.state();
             state.verifier = page.verifier;
             let current = state.observe(&page.directory, asked, self.fresh(), self.policy());
             state.learned = true;
-            (current, state.content)
+            current.then_some(state.content)
         };
         let page = Arc::new(self.keep_page(dir, page, asked, current));
         self.note_places(&page);
         let kept = Kept { page, from: 0 };
-        if current {
+        if let Some(content) = current.filter(|_| shared) {
             self.pages.insert((dir.key(), content, cookie), kept.clone());
         }
-        Ok(kept)
+        Ok((kept, current))
     }
 
-    fn keep_page(&self, dir: &CachedFile, page: Page, asked: Asked, current: bool) -> KeptPage {
+    fn keep_page(&self, dir: &CachedFile, page: Page, asked: Asked, current: Option<u64>) -> KeptPage {
         let last = page.entries.last().map_or(0, |entry| entry.cookie);
         let visible = page.entries.into_iter().filter(|entry| !entry.name.starts_with(HIDDEN));
         let keep = |entry: PageEntry| {

@@ -234,11 +234,8 @@ impl State {
 
     /// Whether they may still be told although the source cannot be asked.
     pub fn is_servable(&self, policy: &Policy, now: Instant) -> bool {
-        let allowed = policy.serve_stale.max(if policy.consistency == Consistency::Strict {
-            Duration::ZERO
-        } else {
-            self.window
-        });
+        let window = if policy.consistency == Consistency::Strict { Duration::ZERO } else { self.window };
+        let allowed = window.saturating_add(policy.serve_stale);
         self.asked.is_some_and(|asked| now.saturating_duration_since(asked) < allowed)
     }
 
@@ -247,17 +244,21 @@ impl State {
         if self.changing > 0 || self.epoch > asked.epoch {
             return false;
         }
-        if self.asked.is_some_and(|known| known > asked.at) {
-            return true;
-        }
         let settled = is_settled(attributes, asked.wall);
         let version = version_of(attributes);
+        if self.asked.is_some_and(|known| known > asked.at) {
+            return version == version_of(&self.attributes) && (self.provisional || settled);
+        }
         self.gone = false;
         if version == version_of(&self.attributes) {
             // It grows once it is over, however often it was asked meanwhile.
             if asked.at.saturating_duration_since(self.window_since) >= self.window {
                 self.window = policy.next_window(attributes.kind, self.window);
                 self.window_since = asked.at;
+            }
+            let who = |told: &FileAttributes| (told.mode, told.uid, told.gid);
+            if who(attributes) != who(&self.attributes) || (self.provisional && settled) {
+                self.forget_rights();
             }
             if self.provisional && settled {
                 if self.learned {
@@ -299,6 +300,7 @@ impl State {
     pub fn begin_change(&mut self, ticket: u64) {
         self.changing += 1;
         self.epoch = ticket;
+        self.flight = None;
     }
 
     /// Whether the change begun with `ticket` is the only thing that happened to the object since it was last asked:
@@ -320,6 +322,7 @@ impl State {
     ) {
         self.changing = self.changing.saturating_sub(1);
         self.epoch = epoch;
+        self.flight = None;
         match kept {
             Some(Kept::Same) => {}
             Some(Kept::Under(content)) => self.content = content,

@@ -40,7 +40,7 @@ use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
 pub use self::{
-    change::{Hidden, WriteDone},
+    change::{HIDDEN, Hidden, WriteDone},
     file::CachedFile,
     policy::{Consistency, LookupCache, Policy},
 };
@@ -260,7 +260,8 @@ impl CachedSource {
         };
         if let Some(mask) = seen.access {
             let mut state = file.state();
-            if state.attributes.change == seen.attributes.change {
+            let is_news = state.changing == 0 && state.epoch <= asked.epoch;
+            if is_news && state.attributes.change == seen.attributes.change {
                 state.set_rights(digest(user), mask);
             }
         }

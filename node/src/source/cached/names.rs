@@ -113,23 +113,23 @@ impl CachedSource {
         seen: &Seen,
         asked: Asked,
     ) -> Result<(Arc<CachedFile>, Option<u64>), SourceError> {
-        let current = seen.directory.as_ref().is_some_and(|told| self.observe_directory(dir, told, asked));
+        let current = seen.directory.as_ref().and_then(|told| self.observe_directory(dir, told, asked));
         let change = seen.directory.as_ref().map(|told| told.change);
         match &seen.object {
             Ok(object) => {
                 let file = self.admit_seen(user, object, None, asked).await;
-                if current {
-                    self.set_name_if(dir, name, Some(file.key()), asked);
+                if let Some(content) = current {
+                    self.set_name_if(dir, name, Some(file.key()), asked, content);
                 }
-                if object.access.is_some() {
+                if current.is_some() && object.access.is_some() {
                     // Whoever may look up may search: the source has just let him.
                     self.note_search(user, dir);
                 }
                 Ok((file, change))
             }
             Err(NO_ENTRY) => {
-                if current {
-                    self.set_name_if(dir, name, None, asked);
+                if let Some(content) = current {
+                    self.set_name_if(dir, name, None, asked, content);
                 }
                 Err(NO_ENTRY)
             }
@@ -137,15 +137,23 @@ impl CachedSource {
         }
     }
 
-    fn observe_directory(&self, dir: &CachedFile, told: &FileAttributes, asked: Asked) -> bool {
-        dir.state().observe(told, asked, self.fresh(), self.policy())
+    /// The content that what came with these attributes belongs to, if that is the present one.
+    fn observe_directory(&self, dir: &CachedFile, told: &FileAttributes, asked: Asked) -> Option<u64> {
+        let mut state = dir.state();
+        state.observe(told, asked, self.fresh(), self.policy()).then_some(state.content)
     }
 
-    /// Sets a name unless the directory was changed by us since it was asked.
-    fn set_name_if(&self, dir: &CachedFile, name: &[u8], key: Option<u128>, asked: Asked) {
+    /// Sets a name unless the directory was changed since it was asked. That a name is missing is remembered only where it
+    /// would be believed.
+    fn set_name_if(&self, dir: &CachedFile, name: &[u8], key: Option<u128>, asked: Asked, content: u64) {
         let mut state = dir.state();
-        if state.changing == 0 && state.epoch <= asked.epoch {
+        if state.changing > 0 || state.epoch > asked.epoch || state.content != content {
+            return;
+        }
+        if key.is_some() || self.policy().lookupcache == LookupCache::All {
             state.set_name(name, key);
+        } else {
+            state.forget_name(name);
         }
     }
 
@@ -252,10 +260,17 @@ impl CachedSource {
     }
 
     /// Objects that a listing told of become known by their names.
-    pub(super) fn note_entry(&self, dir: &CachedFile, name: &[u8], seen: &SeenObject, asked: Asked, current: bool) {
+    pub(super) fn note_entry(
+        &self,
+        dir: &CachedFile,
+        name: &[u8],
+        seen: &SeenObject,
+        asked: Asked,
+        current: Option<u64>,
+    ) {
         let file = self.admit(&seen.id, &seen.attributes, asked);
-        if current {
-            self.set_name_if(dir, name, Some(file.key()), asked);
+        if let Some(content) = current {
+            self.set_name_if(dir, name, Some(file.key()), asked, content);
         }
     }
 }

@@ -110,8 +110,8 @@ pub fn version_of(attributes: &FileAttributes) -> u64 {
 /// milliseconds, so of an object that changed just now nobody can tell whether it is about to change unseen.
 /// `now`: nanoseconds since 1970, by our clock.
 pub fn is_settled(attributes: &FileAttributes, now: i128) -> bool {
-    let latest = nanoseconds(attributes.changed).max(nanoseconds(attributes.modified));
-    latest + SETTLED_AFTER.as_nanos().cast_signed() <= now
+    // A file may be given any time of modification; that of its last change nobody can set.
+    nanoseconds(attributes.changed) + SETTLED_AFTER.as_nanos().cast_signed() <= now
 }
 
 fn nanoseconds(time: Time) -> i128 {

@@ -89,7 +89,9 @@ impl Stream {
             self.ahead = self.ahead.max(range.end);
             return range.collect();
         }
-        let starts = (1..=reach).map(|step| offset.saturating_add(self.stride * step)).filter(|start| *start < size);
+        let starts = (1..=reach)
+            .map(|step| offset.saturating_add(self.stride.saturating_mul(step)))
+            .filter(|start| *start < size);
         let mut wanted: Vec<u64> = starts
             .flat_map(|start| start / chunk..=(start + count - 1).min(size - 1) / chunk)
             .filter(|index| *index >= self.ahead && *index != offset / chunk)
