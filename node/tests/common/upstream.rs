@@ -93,11 +93,11 @@ impl Upstream {
 
     fn seen(&self, by: &OnBehalf, file: &LocalFile, want: Want) -> Result<SeenObject> {
         let mut attributes = self.local.attributes(file)?;
-        if let Some(frozen) = &*self.frozen.lock().unwrap() {
-            if frozen.fileid == attributes.fileid {
-                attributes.change = frozen.change;
-                attributes.changed = frozen.changed;
-            }
+        if let Some(frozen) = &*self.frozen.lock().unwrap()
+            && frozen.fileid == attributes.fileid
+        {
+            attributes.change = frozen.change;
+            attributes.changed = frozen.changed;
         }
         let access = if want.access { Some(self.local.access(&by.user, file)?) } else { None };
         let readable = self.local.access(&by.user, file).is_ok_and(|may| may.read || may.execute);
