@@ -209,7 +209,8 @@ async fn what_is_replaced_while_open_is_hidden_whether_its_name_is_remembered_or
         bench.cached.create(&who, &bench.root, b"x", true, &set),
         bench.cached.create(&who, &bench.root, b"y", true, &set)
     );
-    (x.unwrap(), y.unwrap());
+    x.unwrap();
+    y.unwrap();
     let done = bench.cached.rename(&who, (&bench.root, b"a"), (&bench.root, b"b"), Some(&open)).await.unwrap();
     assert!(done.2.is_some(), "`hide` was asked for");
     assert_eq!(bench.cached.read(&who, &open, 0, 10).await.unwrap().0, "old");
