@@ -31,7 +31,7 @@ async fn list(bench: &Bench, max: usize) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn a_listing_is_whole_however_it_is_cut_and_costs_nothing_again() {
-    let bench = Bench::new(Consistency::CloseToOpen).await;
+    let bench = Bench::new(Consistency::Scratch).await;
     let expected: BTreeSet<_> = (0..3000).map(|number| format!("file-{number}")).collect();
     expected.iter().for_each(|name| bench.put(name, "x"));
     bench.settle().await;

@@ -35,6 +35,9 @@ pub struct Upstream {
     pub down: AtomicBool,
     /// How long each answer takes, in microseconds.
     pub delay_us: AtomicU64,
+    /// Calls under way, and the most there were at once.
+    pub under_way: AtomicU64,
+    pub most_under_way: AtomicU64,
     pub late: Mutex<Option<(&'static str, Duration)>>,
     pub frozen: Mutex<Option<FileAttributes>>,
     pub no_ahead: AtomicBool,
@@ -50,6 +53,8 @@ impl Upstream {
             read_bytes: AtomicU64::new(0),
             down: AtomicBool::new(false),
             delay_us: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
+            most_under_way: AtomicU64::new(0),
             late: Mutex::default(),
             frozen: Mutex::default(),
             no_ahead: AtomicBool::new(false),
@@ -71,7 +76,10 @@ impl Upstream {
         *self.calls.lock().unwrap().entry(kind).or_default() += 1;
         let delay = self.delay_us.load(Ordering::Relaxed);
         if delay > 0 {
+            let now = self.under_way.fetch_add(1, Ordering::Relaxed) + 1;
+            self.most_under_way.fetch_max(now, Ordering::Relaxed);
             tokio::time::sleep(Duration::from_micros(delay)).await;
+            self.under_way.fetch_sub(1, Ordering::Relaxed);
         }
         if self.down.load(Ordering::Relaxed) { Err(SourceError::Unavailable) } else { Ok(()) }
     }
