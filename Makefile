@@ -12,7 +12,7 @@ CARGO ?= cargo
 # What the workspace is built with.
 BUILD_PACKAGES := gcc libc6-dev make
 # What the tests boot and run: a kernel as a process, its NFS client, and the programs that it runs.
-TEST_PACKAGES := user-mode-linux kmod nfs-kernel-server nfs-ganesha nfs-ganesha-vfs rpcbind iproute2 nfs-common attr fio git python3 python3-venv sqlite3 procps
+TEST_PACKAGES := user-mode-linux kmod nfs-kernel-server nfs-ganesha nfs-ganesha-vfs rpcbind e2fsprogs iproute2 nfs-common attr fio git python3 python3-venv sqlite3 procps
 # What the comparison runs beside Forebay.
 BENCH_PACKAGES := iproute2 iperf3 nfs-ganesha nfs-ganesha-vfs
 

@@ -3,18 +3,15 @@
 
 #[path = "kernel_client.rs"]
 mod checks;
+#[path = "cached_kernel_client/kernel_server.rs"]
+mod kernel_server;
 
-use std::{fs, net::SocketAddr, time::Duration};
+use std::{fs, time::Duration};
 
 use anyhow::{Result, ensure};
-use checks::{FILES, Tree, WRITER, acknowledged, client, judge, more_acknowledged, plain_export, start, start_behind};
-use forebay_chaos::lab::{
-    kernel_client::KernelClient,
-    net::Net,
-    server::{Behind, Export},
-};
+use checks::{Tree, WRITER, acknowledged, client, judge, more_acknowledged, plain_export, start, start_behind};
+use forebay_chaos::lab::{net::Net, server::Behind};
 
-const NFSD_TREE: &str = include_str!("guest/nfsd-tree.sh");
 const VERSION3: &str = include_str!("guest/version3.sh");
 const STALLED: &str = include_str!("guest/stalled.sh");
 
@@ -54,31 +51,6 @@ fn a_source_that_speaks_version_3() -> Result<()> {
     judge("client", client(&net, VERSION3).limit(Duration::from_secs(240)).run(&net)?)?;
     ensure!(fs::metadata(data.join("log"))?.len() == 5, "written through");
     server.terminate()?;
-    Ok(())
-}
-
-#[test]
-fn files_and_their_attributes_of_a_kernel_server() -> Result<()> {
-    let net = Net::create()?;
-    let mut source = KernelClient::new(NFSD_TREE).memory_mb(320).limit(Duration::from_secs(300)).boot(&net)?;
-    let total = source.wait_for("MARK total ")?;
-    let total = total.rsplit(' ').next().unwrap_or_default().to_owned();
-    let export = |name, options| Export { name, directory: "/".into(), options };
-    let exports = vec![
-        export("/data", "rw,no_root_squash"),
-        export("/squash", "rw"),
-        export("/anon", "rw,all_squash,anonuid=4000,anongid=4001"),
-        export("/ro", "ro,no_root_squash"),
-        export("/elsewhere", "rw,192.0.2.0/24"),
-    ];
-    let behind = Behind::Below(SocketAddr::from((source.address(), 2049)));
-    let mut server = start_behind(&net, exports, behind)?;
-    // A tmpfs of Linux 6.1 has no extended attributes of users.
-    let guest = client(&net, FILES).variable("HOST_TOTAL", total).variable("XATTRS", "no");
-    judge("client", guest.limit(Duration::from_secs(240)).run(&net)?)?;
-    server.terminate()?;
-    source.signal("end")?;
-    judge("source", source.wait()?)?;
     Ok(())
 }
 

@@ -81,23 +81,17 @@ fn directories_git_and_fio() -> Result<()> {
     for number in 0..10_000 {
         fs::write(crowd.join(format!("stay-{number:05}")), "")?;
     }
-    let commits = make_repository(tree.path(), &data.join("origin.git"))?;
+    make_repository(tree.path(), &data.join("origin.git"))?;
     // NFS-Ganesha 4.3 itself loses thousands of names from a listing while others come and go.
     let mut server = start_behind(&net, plain_export(&data), Behind::Forebay)?;
 
     let over = AtomicBool::new(false);
-    let outcome = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         scope.spawn(|| churn(&crowd, &over));
-        let outcome = client(&net, WORKLOADS)
-            .variable("VERSION", "4.2")
-            .variable("COMMITS", commits)
-            .memory_mb(256)
-            .limit(Duration::from_secs(240))
-            .run(&net);
+        let result = workloads(&net, COMMITS);
         over.store(true, Ordering::Relaxed);
-        outcome
+        result
     })?;
-    judge("workloads", outcome)?;
     server.terminate()?;
     Ok(())
 }
@@ -108,8 +102,21 @@ fn two_clients_lock_and_share_a_database() -> Result<()> {
     let tree = Tree::create()?;
     let data = tree.directory("data", 0o777)?;
     let mut server = start(&net, plain_export(&data))?;
+    pair(&net)?;
+    server.terminate()?;
+    Ok(())
+}
+
+/// A client lists a crowd, works with a repository of so many commits and verifies what it writes.
+pub(crate) fn workloads(net: &Net, commits: usize) -> Result<()> {
+    let guest = client(net, WORKLOADS).variable("VERSION", "4.2").variable("COMMITS", commits).memory_mb(256);
+    judge("workloads", guest.limit(Duration::from_secs(240)).run(net)?)
+}
+
+/// Two clients lock, wait for each other and share a database.
+pub(crate) fn pair(net: &Net) -> Result<()> {
     let boot = |role, version| {
-        client(&net, PAIR).variable("ROLE", role).variable("VERSION", version).variable("INCREMENTS", 40).boot(&net)
+        client(net, PAIR).variable("ROLE", role).variable("VERSION", version).variable("INCREMENTS", 40).boot(net)
     };
     // One of each version: locks are the file's, whatever its client speaks.
     let (mut a, mut b) = (boot("a", "4.2")?, boot("b", "4.1")?);
@@ -133,9 +140,7 @@ fn two_clients_lock_and_share_a_database() -> Result<()> {
         b.signal(next)?;
     }
     judge("client a", a.wait()?)?;
-    judge("client b", b.wait()?)?;
-    server.terminate()?;
-    Ok(())
+    judge("client b", b.wait()?)
 }
 
 #[test]
@@ -224,9 +229,11 @@ fn churn(directory: &Path, over: &AtomicBool) {
     }
 }
 
-/// A bare repository of a few hundred small files; returns how many commits it has.
-fn make_repository(scratch: &Path, bare: &Path) -> Result<usize> {
-    const COMMITS: usize = 12;
+/// How many commits the repository has.
+pub(crate) const COMMITS: usize = 12;
+
+/// A bare repository of a few hundred small files.
+fn make_repository(scratch: &Path, bare: &Path) -> Result<()> {
     let work = scratch.join("work");
     fs::create_dir(&work)?;
     let git = |directory: &Path, arguments: &[&str]| {
@@ -257,7 +264,7 @@ fn make_repository(scratch: &Path, bare: &Path) -> Result<usize> {
     }
     let target = bare.to_str().context("a path in UTF-8")?;
     git(&work, &["clone", "-q", "--bare", "--no-hardlinks", ".", target])?;
-    Ok(COMMITS)
+    Ok(())
 }
 
 fn total_bytes(directory: &Path) -> Result<u64> {

@@ -289,8 +289,10 @@ async fn facts(engine: &Engine, root: &SourceHandle) -> Result<Facts, SourceErro
         let size = |most: u32| most.clamp(512, IO_MAX);
         (facts.read_max, facts.write_max) = (size(info.read_max), size(info.write_max));
     }
-    if let Ok(names) = names?.reply {
-        facts.name_max = names.name_max;
+    match names.map(|names| names.reply) {
+        Ok(Ok(names)) => facts.name_max = names.name_max,
+        Ok(Err(_)) => {}
+        Err(error) => tracing::debug!(%error, "the source does not tell how long names may be"),
     }
     Ok(facts)
 }

@@ -3,7 +3,11 @@
 //! Owns: the way from `name@domain` to a number, through this system's own tables, and what was found. Never does: asking
 //! twice while it remembers; blocking a worker.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use forebay_proto::nfs4::attr::Principal;
 use parking_lot::Mutex;
@@ -21,7 +25,16 @@ pub(super) enum Table {
 }
 
 /// A name in a table, and its number.
-type Known = HashMap<(Table, Vec<u8>), u32>;
+type Known = HashMap<(Table, Vec<u8>), Number>;
+
+/// A name that is not known may become so.
+const UNKNOWN_FOR: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy)]
+enum Number {
+    Found(u32),
+    NotFound { asked: Instant },
+}
 
 /// Names that were found, or not.
 #[derive(Debug, Default, Clone)]
@@ -38,32 +51,35 @@ impl Identities {
             Some(Principal::Name(name)) => name.to_vec(),
         };
         let key = (table, name);
-        if let Some(id) = self.known.lock().get(&key) {
-            return *id;
+        match self.known.lock().get(&key) {
+            Some(Number::Found(id)) => return *id,
+            Some(Number::NotFound { asked }) if asked.elapsed() < UNKNOWN_FOR => return NOBODY,
+            _ => {}
         }
         let (name, asked) = (key.1.clone(), key.0);
         // The table may be a directory service's, and slow.
-        let id = tokio::task::spawn_blocking(move || ask(asked, &name)).await.unwrap_or(NOBODY);
+        let found = tokio::task::spawn_blocking(move || ask(asked, &name)).await.unwrap_or_default();
+        let number = found.map_or_else(|| Number::NotFound { asked: Instant::now() }, Number::Found);
         let mut known = self.known.lock();
         if known.len() >= NAMES_MAX {
             known.clear();
         }
-        known.insert(key, id);
-        id
+        known.insert(key, number);
+        found.unwrap_or(NOBODY)
     }
 }
 
-fn ask(table: Table, name: &[u8]) -> u32 {
+fn ask(table: Table, name: &[u8]) -> Option<u32> {
     let text = String::from_utf8_lossy(name);
     let local = text.split('@').next().unwrap_or_default();
     let found = match table {
         Table::Users => uzers::get_user_by_name(local).map(|user| user.uid()),
         Table::Groups => uzers::get_group_by_name(local).map(|group| group.gid()),
     };
-    found.unwrap_or_else(|| {
+    if found.is_none() {
         tracing::warn!(name = %text, ?table, "the source names somebody this system does not know: nobody, {NOBODY}");
-        NOBODY
-    })
+    }
+    found
 }
 
 #[cfg(test)]
