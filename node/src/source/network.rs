@@ -116,7 +116,7 @@ async fn open_cache(exports: &[&ExportConfig], config: &CacheConfig) -> Result<A
     let store = config.store.clone().map(|path| StoreOptions { bytes: config.store_bytes, ..StoreOptions::at(path) });
     // What waits to be written, and what is on its way from the sources, is memory too.
     let queue_bytes = (config.ram / 32).clamp(QUEUE_MIN, QUEUE_BYTES);
-    let ram = config.ram.saturating_sub(queue_bytes + config.ram / 16);
+    let ram = config.ram.saturating_sub(queue_bytes + config.ram / 10);
     let options = CacheOptions { store, quotas, queue_bytes, ..CacheOptions::ram(ram) };
     // Reading what the store has takes a while if it is large.
     let opening = tokio::task::spawn_blocking(move || {
