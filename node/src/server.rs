@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forebay_meta::{Command, LocalStore, Reply, StoreError, state::Identity};
+use forebay_meta::{
+    Command, LocalStore, Reply, StoreError,
+    state::{Home, Identity, NodeId},
+};
 use forebay_proto::{
     limits::{OPERATIONS_MAX, RECORD_MAX},
     nfs4::{ClientId, SessionId, Status, Verifier},
@@ -30,6 +33,9 @@ use crate::{
         sessions::{ChannelLimits, Sessions},
     },
 };
+
+/// A node on its own is its cluster's first.
+const NODE: NodeId = NodeId(1);
 
 /// What the protocol side can be told.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +72,9 @@ pub enum StartError {
     /// The exports.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
+    /// The plane counts no further.
+    #[error("the data directory has seen 4 Gi starts; move it away to begin anew")]
+    Epochs,
 }
 
 /// One NFS server.
@@ -103,10 +112,10 @@ impl Server {
         metrics: Arc<NfsMetrics>,
     ) -> Result<Self, StartError> {
         let identity = plane.read(|state| state.identity.clone()).expect("an open store has an identity");
-        let Reply::Epoch(epoch) = plane.propose(Command::StartEpoch)? else {
-            unreachable!("StartEpoch gives an epoch")
+        let Reply::Epoch(epoch) = plane.propose(Command::StartEpoch { node: NODE })? else {
+            return Err(StartError::Epochs);
         };
-        let expected: Vec<_> = plane.read(|state| state.clients.iter().map(|record| record.owner.clone()).collect());
+        let expected: Vec<_> = plane.read(|state| state.clients.iter().map(|record| record.owner.0.clone()).collect());
         let grace_ms = u64::try_from(options.grace.as_millis()).unwrap_or(u64::MAX);
         let recovery = Recovery::new(expected, Now(grace_ms));
         if recovery.in_grace() {
@@ -130,6 +139,11 @@ impl Server {
             next_session: AtomicU64::new(1),
             write_verifier: AtomicU64::new(seed),
         })
+    }
+
+    /// Where the sessions of this process live.
+    pub fn home(&self) -> Home {
+        Home { node: NODE, epoch: self.epoch }
     }
 
     /// The time.
@@ -202,7 +216,7 @@ impl Server {
         self.in_grace.store(false, Ordering::Release);
         tracing::info!(why, "grace period over");
         // Those who did not come back may not reclaim after the next restart: others may have had their files since.
-        self.keep(Command::ForgetOtherEpochs);
+        self.keep(Command::ForgetUnreclaimed { home: self.home() });
     }
 
     /// Frees everything of a client.
