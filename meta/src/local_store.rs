@@ -153,6 +153,11 @@ impl LocalStore {
         look(&self.lock().kept.state)
     }
 
+    /// A row of a table that is not in the state: a handle.
+    pub fn row(&self, table: Table, key: &[u8]) -> Option<Vec<u8>> {
+        self.lock().kept.others.get(&(table, key.to_vec())).cloned()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic while the lock was held cannot have left the state half changed: apply comes after the write.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)

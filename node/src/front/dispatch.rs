@@ -12,7 +12,7 @@ pub async fn run(cx: &mut Context<'_>, op: Op) -> OpReply {
         Op::Commit(args) => OpReply::Commit(ops::commit::run(cx, &args).await),
         Op::Create(args) => OpReply::Create(ops::create::run(cx, &args).await),
         Op::GetAttr(args) => OpReply::GetAttr(ops::getattr::run(cx, &args).await),
-        Op::GetFh(()) => OpReply::GetFh(ops::getfh::run(cx)),
+        Op::GetFh(()) => OpReply::GetFh(ops::getfh::run(cx).await),
         Op::Link(args) => OpReply::Link(ops::link::run(cx, &args).await),
         Op::Lock(args) => OpReply::Lock(ops::lock::run(cx, &args)),
         Op::LockT(args) => OpReply::LockT(ops::lockt::run(cx, &args)),

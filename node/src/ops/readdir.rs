@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use forebay_proto::limits::RECORD_MAX;
 use forebay_proto::nfs4::{
     Attr, Attributes, Bitmap, Component, Fattr, Status, Verifier,
     ops::readdir::{Entry, ReadDirArgs, ReadDirOk},
@@ -148,7 +149,36 @@ impl Listing<'_, '_> {
                 self.told(entry.cookie, entry.name, told)
             }
         };
-        node.read_directory(caller, cookie, limits, want_files, &mut sink).await
+        let end = node.read_directory(caller, cookie, limits, want_files, &mut sink).await?;
+        if self.mask.has(Attr::FileHandle) && namespace.has_unregistered_handles() {
+            if !end {
+                self.tell_on(node).await;
+            }
+            namespace.handles_registered().await?;
+        }
+        Ok(end)
+    }
+
+    /// Tells the plane's table of what the next calls will list, so that a long listing is registered in a few commands. What goes wrong
+    /// here is found again when it is listed.
+    async fn tell_on(&self, node: &FileNode) {
+        let (namespace, Some(last)) = (&self.cx.server.namespace, self.entries.last()) else { return };
+        let mut sink = |entry: DirectoryEntry<File>| {
+            let told = match entry.file {
+                Some(Ok(EntryObject::Open(file))) => namespace
+                    .node(&node.export, file)
+                    .and_then(|found| namespace.file_handle(found.fsid, found.file.handle())),
+                Some(Ok(EntryObject::Told { id, .. })) => {
+                    namespace.index_of(&node.export, id.fsid).and_then(|fsid| namespace.file_handle(fsid, &id.handle))
+                }
+                _ => return ControlFlow::Continue(()),
+            };
+            if told == Err(Status::Delay) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let limits = (ENTRIES_MAX, RECORD_MAX as usize);
+        if let Err(status) = node.read_directory(self.cx.caller, last.cookie, limits, true, &mut sink).await {
+            tracing::debug!(?status, "listing ahead for the handle table");
+        }
     }
 
     fn told(&mut self, cookie: u64, name: Bytes, told: Result<Attributes, Status>) -> ControlFlow<()> {

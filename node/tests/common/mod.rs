@@ -63,6 +63,8 @@ pub struct Lab {
     local: LocalOptions,
     /// Serve through the cache, under this policy.
     cached: Option<CachedOptions>,
+    /// Whether the source's handles are as long as handles may be.
+    long_handles: bool,
 }
 
 /// A server that runs until it is stopped or dropped.
@@ -101,7 +103,8 @@ impl Lab {
         let through_cache = module_path!().starts_with("cached");
         let policy = Policy::preset(Consistency::Strict);
         let cached = through_cache.then(|| CachedOptions { policy, ..CachedOptions::default() });
-        Self { home, exports, options, local: LocalOptions::default(), cached }
+        let long_handles = module_path!().starts_with("cached_protocol");
+        Self { home, exports, options, local: LocalOptions::default(), cached, long_handles }
     }
 
     /// Another lease.
@@ -159,7 +162,7 @@ impl Lab {
             let source = match self.cached {
                 None => Source::Local(local),
                 Some(options) => {
-                    let upstream = Upstream::new(local);
+                    let upstream = Arc::new(Upstream::with_handles(local, self.long_handles));
                     upstreams.push(upstream.clone());
                     let seed = std::process::id().into();
                     Source::Cached(CachedSource::new((name, &url), upstream, cache.clone(), options, seed))
