@@ -5,14 +5,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use forebay_meta::{
-    Command, LocalStore, Reply,
+    Command, Plane, Reply,
     state::{Bytes, HANDLES_MAX, HandleKey, Table},
 };
 use forebay_proto::nfs4::Status;
@@ -21,7 +18,6 @@ use quick_cache::sync::Cache;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher as _;
 
-use super::node::blocking;
 use crate::source::SourceHandle;
 
 /// Handles remembered with their keys: the working set of a busy node, at about 200 bytes each.
@@ -32,7 +28,7 @@ const PENDING_MAX: usize = 65_536;
 /// Handles by key.
 #[derive(Debug)]
 pub struct HandleTable {
-    plane: Arc<LocalStore>,
+    plane: Plane,
     hasher: SipHasher24,
     known: Cache<HandleKey, SourceHandle>,
     pending: Mutex<HashMap<HandleKey, SourceHandle>>,
@@ -45,7 +41,7 @@ pub struct HandleTable {
 
 impl HandleTable {
     /// With the cluster's key, so that all nodes make the same keys.
-    pub fn new(plane: Arc<LocalStore>, key: &[u8; 16]) -> Self {
+    pub fn new(plane: Plane, key: &[u8; 16]) -> Self {
         Self {
             plane,
             hasher: SipHasher24::new_with_key(key),
@@ -109,8 +105,7 @@ impl HandleTable {
     async fn register(&self, handles: &[(HandleKey, SourceHandle)]) -> Result<(), Status> {
         self.proposals.fetch_add(1, Ordering::Relaxed);
         let rows = handles.iter().map(|(key, handle)| (*key, Bytes::from(handle.as_bytes())));
-        let (plane, command) = (self.plane.clone(), Command::RegisterHandles(rows.collect()));
-        match blocking(move || plane.propose(command)).await? {
+        match self.plane.propose(Command::RegisterHandles(rows.collect())).await {
             Ok(Reply::Done) => {
                 handles.iter().for_each(|(key, handle)| self.known.insert(*key, *handle));
                 metrics::counter!("forebay_handles_registered_total").increment(handles.len() as u64);
@@ -147,11 +142,13 @@ impl HandleTable {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn table(directory: &std::path::Path) -> HandleTable {
         let identity = || forebay_meta::state::Identity { cluster: "c".into(), handle_key: [1; 16] };
-        HandleTable::new(Arc::new(LocalStore::open(directory, identity).unwrap()), &[1; 16])
+        HandleTable::new(Plane::open(directory, identity).unwrap(), &[1; 16])
     }
 
     fn handle(number: u32) -> SourceHandle {

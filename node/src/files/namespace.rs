@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use forebay_meta::{
-    Command, LocalStore, Reply, StoreError,
+    Command, Plane, Reply, StoreError,
     state::{FsidKey, Identity},
 };
 use forebay_proto::nfs4::{FileHandle, Status};
@@ -74,14 +74,14 @@ pub struct Namespace {
     table_exports: bool,
     codec: HandleCodec,
     table: HandleTable,
-    plane: Arc<LocalStore>,
+    plane: Plane,
     fsids: RwLock<FsidIndex>,
     fsid_major: u64,
 }
 
 impl Namespace {
     /// The name space of `exports`. File systems seen before get the indices they had.
-    pub fn new(exports: Vec<Export>, plane: Arc<LocalStore>, identity: &Identity) -> Result<Self, NamespaceError> {
+    pub fn new(exports: Vec<Export>, plane: Plane, identity: &Identity) -> Result<Self, NamespaceError> {
         let exports: Vec<_> = exports.into_iter().map(Arc::new).collect();
         let root_export = exports.first().is_some_and(|export| export.name == "/");
         let pseudo = build_pseudo(&exports)?;
@@ -151,28 +151,36 @@ impl Namespace {
                 None => Box::pin(source.root(&export.credentials(caller))).await?,
             }),
         };
-        self.node(export, root).map(Node::File)
+        self.node(export, root).await.map(Node::File)
     }
 
     /// An object with the index of its file system, which is assigned at first sight.
-    pub fn node(&self, export: &Arc<Export>, file: File) -> Result<FileNode, Status> {
-        Ok(FileNode { fsid: self.index_of(export, file.fsid())?, export: export.clone(), file })
+    pub async fn node(&self, export: &Arc<Export>, file: File) -> Result<FileNode, Status> {
+        let fsid = match self.known_index(export, file.fsid()) {
+            Some(index) => index,
+            None => Box::pin(self.index_of(export, file.fsid())).await?,
+        };
+        Ok(FileNode { fsid, export: export.clone(), file })
+    }
+
+    /// The index of an export's file system, if it has one.
+    pub fn known_index(&self, export: &Arc<Export>, fsid: SourceFsid) -> Option<u32> {
+        let place = self.exports.iter().position(|known| Arc::ptr_eq(known, export))?;
+        self.fsids.read().by_source.get(&(place, fsid)).copied()
     }
 
     /// The index of an export's file system, which is assigned at first sight.
-    pub fn index_of(&self, export: &Arc<Export>, fsid: SourceFsid) -> Result<u32, Status> {
+    pub async fn index_of(&self, export: &Arc<Export>, fsid: SourceFsid) -> Result<u32, Status> {
         let place = self.exports.iter().position(|known| Arc::ptr_eq(known, export)).ok_or(Status::ServerFault)?;
-        let key = (place, fsid);
-        let known = self.fsids.read().by_source.get(&key).copied();
-        match known {
+        match self.known_index(export, fsid) {
             Some(index) => Ok(index),
-            None => self.assign(key, export),
+            None => self.assign((place, fsid), export).await,
         }
     }
 
-    fn assign(&self, key: (usize, SourceFsid), export: &Export) -> Result<u32, Status> {
+    async fn assign(&self, key: (usize, SourceFsid), export: &Export) -> Result<u32, Status> {
         let command = Command::AssignFsid(FsidKey::new(source_name(export), key.1.0));
-        match self.plane.propose(command) {
+        match self.plane.propose(command).await {
             Ok(Reply::Fsid(index)) => {
                 let mut fsids = self.fsids.write();
                 fsids.by_source.insert(key, index);
@@ -279,7 +287,7 @@ impl Namespace {
             }
             Node::File(node) => {
                 let file = node.lookup(caller, name).await?;
-                self.node(&node.export, file).map(Node::File)
+                self.node(&node.export, file).await.map(Node::File)
             }
         }
     }
@@ -289,7 +297,7 @@ impl Namespace {
         match node {
             Node::Pseudo(place) => self.pseudo[*place].parent.map(Node::Pseudo).ok_or(Status::NoEnt),
             Node::File(node) => match node.parent(caller).await? {
-                Some(file) => self.node(&node.export, file).map(Node::File),
+                Some(file) => self.node(&node.export, file).await.map(Node::File),
                 None => self.above_export(&node.export),
             },
         }

@@ -14,8 +14,8 @@ pub async fn run(cx: &mut Context<'_>, op: Op) -> OpReply {
         Op::GetAttr(args) => OpReply::GetAttr(ops::getattr::run(cx, &args).await),
         Op::GetFh(()) => OpReply::GetFh(ops::getfh::run(cx).await),
         Op::Link(args) => OpReply::Link(ops::link::run(cx, &args).await),
-        Op::Lock(args) => OpReply::Lock(ops::lock::run(cx, &args)),
-        Op::LockT(args) => OpReply::LockT(ops::lockt::run(cx, &args)),
+        Op::Lock(args) => OpReply::Lock(ops::lock::run(cx, &args).await),
+        Op::LockT(args) => OpReply::LockT(ops::lockt::run(cx, &args).await),
         Op::LockU(args) => OpReply::LockU(ops::locku::run(cx, &args)),
         Op::Lookup(args) => OpReply::Lookup(ops::lookup::run(cx, &args).await),
         Op::LookupP(()) => OpReply::LookupP(ops::lookup::parent(cx).await),
@@ -43,13 +43,13 @@ pub async fn run(cx: &mut Context<'_>, op: Op) -> OpReply {
 
 async fn sessions_and_later(cx: &mut Context<'_>, op: Op) -> OpReply {
     match op {
-        Op::ExchangeId(args) => OpReply::ExchangeId(ops::exchange_id::run(cx, &args)),
+        Op::ExchangeId(args) => OpReply::ExchangeId(ops::exchange_id::run(cx, &args).await),
         Op::CreateSession(args) => OpReply::CreateSession(ops::create_session::run(cx, &args).await),
         Op::BindConnToSession(args) => OpReply::BindConnToSession(ops::session::bind(cx, &args)),
         Op::BackchannelCtl(args) => OpReply::BackchannelCtl(ops::session::backchannel(cx, &args)),
         Op::DestroySession(args) => OpReply::DestroySession(ops::session::destroy(cx, &args)),
-        Op::DestroyClientid(args) => OpReply::DestroyClientid(ops::session::destroy_client(cx, &args)),
-        Op::ReclaimComplete(args) => OpReply::ReclaimComplete(ops::session::reclaim_complete(cx, &args)),
+        Op::DestroyClientid(args) => OpReply::DestroyClientid(ops::session::destroy_client(cx, &args).await),
+        Op::ReclaimComplete(args) => OpReply::ReclaimComplete(ops::session::reclaim_complete(cx, &args).await),
         Op::FreeStateid(args) => OpReply::FreeStateid(ops::stateids::free(cx, &args)),
         Op::TestStateid(args) => OpReply::TestStateid(ops::stateids::test(cx, &args)),
         Op::Allocate(args) => OpReply::Allocate(ops::allocate::run(cx, &args, false).await),

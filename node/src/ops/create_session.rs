@@ -8,7 +8,7 @@ use forebay_proto::nfs4::{
     ops::create_session::{CreateSessionArgs, CreateSessionOk},
 };
 
-use super::{Context, blocking};
+use super::Context;
 use crate::state::{
     clients::SessionRequest,
     sessions::{Session, negotiate},
@@ -28,8 +28,7 @@ pub async fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSes
     let (fore, back) = negotiate(args, server.channel_limits())?;
     if let Some(record) = record {
         // On disk before the client is told: after a crash in between it may reclaim.
-        let plane = server.plane.clone();
-        let recorded = blocking(move || plane.propose(Command::RecordClient(record))).await?.map_err(|error| {
+        let recorded = server.plane.propose(Command::RecordClient(record)).await.map_err(|error| {
             tracing::error!(%error, "a client cannot be recorded; it is told to try again");
             Status::Delay
         })?;
@@ -53,7 +52,7 @@ pub async fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSes
         added.replaced
     };
     if let Some(replaced) = replaced {
-        server.free_client(replaced);
+        server.free_client(replaced).await;
     }
     Ok(reply)
 }

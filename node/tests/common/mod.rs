@@ -15,7 +15,7 @@ use std::{
 };
 
 use self::upstream::Upstream;
-use forebay_meta::{LocalStore, state::Identity};
+use forebay_meta::{Plane, state::Identity};
 use forebay_node::{
     admin::metrics::NfsMetrics,
     cache::{Cache, CacheOptions},
@@ -176,9 +176,9 @@ impl Lab {
 
     async fn serve(&self, exports: Vec<Export>, upstreams: Vec<Arc<Upstream>>) -> Running {
         let identity = || Identity { cluster: "test".into(), handle_key: *b"a fixed test key" };
-        let plane = Arc::new(LocalStore::open(&self.home.path().join(".plane"), identity).unwrap());
+        let plane = Plane::open(&self.home.path().join(".plane"), identity).unwrap();
         let metrics = Arc::new(NfsMetrics::new());
-        let server = Arc::new(Server::start(exports, plane, self.options, metrics).unwrap());
+        let server = Arc::new(Server::start(exports, plane, self.options, metrics).await.unwrap());
         let socket = listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (address, drain) = (socket.local_addr().unwrap(), CancellationToken::new());
         let task = tokio::spawn(listener::serve(server.clone(), socket, drain.clone()));
