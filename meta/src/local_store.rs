@@ -4,6 +4,7 @@
 //! off; damage anywhere else is an error, never silently skipped.
 
 use std::{
+    collections::BTreeMap,
     fs::{File, OpenOptions},
     io::{self, Read, Seek, SeekFrom, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
@@ -14,10 +15,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::state::{Command, Identity, Reply, State};
+use crate::state::{Bytes, Change, Changes, Command, Identity, Reply, State, Table};
 
 const JOURNAL: &str = "meta.journal";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The journal is written anew, as one snapshot, when it has more lines than this.
 const COMPACT_AFTER_LINES: usize = 1024;
@@ -55,8 +56,51 @@ pub enum StoreError {
 #[serde(rename_all = "snake_case")]
 enum Line {
     Format(u32),
-    Snapshot(State),
+    /// All rows: table, key, value.
+    Rows(Vec<(u8, Bytes, Bytes)>),
     Command(Command),
+}
+
+/// What is kept: the state, and rows of tables that are not in it.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Kept {
+    state: State,
+    others: BTreeMap<(Table, Vec<u8>), Vec<u8>>,
+}
+
+impl Kept {
+    fn apply(&mut self, command: &Command) -> Reply {
+        let mut changes = Changes::default();
+        let reply = self.state.apply(command, &mut changes);
+        for Change { table, key, value } in changes.take() {
+            match value {
+                _ if table.is_resident() => {}
+                Some(value) => drop(self.others.insert((table, key), value)),
+                None => drop(self.others.remove(&(table, key))),
+            }
+        }
+        reply
+    }
+
+    fn rows(&self) -> Vec<(u8, Bytes, Bytes)> {
+        let resident = self.state.rows().into_iter();
+        let resident = resident.filter_map(|row| Some((row.table as u8, Bytes(row.key), Bytes(row.value?))));
+        let others = self.others.iter();
+        resident
+            .chain(others.map(|((table, key), value)| (*table as u8, Bytes(key.clone()), Bytes(value.clone()))))
+            .collect()
+    }
+
+    fn load(rows: Vec<(u8, Bytes, Bytes)>) -> Result<Kept, String> {
+        let mut kept = Kept::default();
+        for (number, Bytes(key), Bytes(value)) in rows {
+            kept.state.load(number, &key, &value).map_err(|error| error.to_string())?;
+            if let Some(table) = Table::from_number(number).filter(|table| !table.is_resident()) {
+                kept.others.insert((table, key), value);
+            }
+        }
+        Ok(kept)
+    }
 }
 
 /// The state and its journal.
@@ -67,7 +111,7 @@ pub struct LocalStore {
 
 #[derive(Debug)]
 struct Inner {
-    state: State,
+    kept: Kept,
     /// Lines in the journal.
     lines: usize,
     path: PathBuf,
@@ -84,16 +128,16 @@ impl LocalStore {
         let mut journal = open_locked(&path)?;
         let mut text = Vec::new();
         journal.read_to_end(&mut text).map_err(io)?;
-        let (state, lines, good) = replay(&path, &text)?;
+        let (kept, lines, good) = replay(&path, &text)?;
         if good < text.len() {
             journal.set_len(good as u64).map_err(io)?;
         }
         journal.seek(SeekFrom::End(0)).map_err(io)?;
-        let mut inner = Inner { state, lines, path: path.clone(), journal };
+        let mut inner = Inner { kept, lines, path: path.clone(), journal };
         if lines == 0 || lines > COMPACT_AFTER_LINES {
             inner.compact()?;
         }
-        if inner.state.identity.is_none() {
+        if inner.kept.state.identity.is_none() {
             inner.propose(Command::Initialise(identity()))?;
         }
         Ok(Self { inner: Mutex::new(inner) })
@@ -106,7 +150,12 @@ impl LocalStore {
 
     /// Looks at the state.
     pub fn read<R>(&self, look: impl FnOnce(&State) -> R) -> R {
-        look(&self.lock().state)
+        look(&self.lock().kept.state)
+    }
+
+    /// A row of a table that is not in the state: a handle.
+    pub fn row(&self, table: Table, key: &[u8]) -> Option<Vec<u8>> {
+        self.lock().kept.others.get(&(table, key.to_vec())).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -120,7 +169,7 @@ impl Inner {
         let line = encode(&Line::Command(command.clone()));
         self.append(&line).map_err(|error| StoreError::Io { path: self.path.clone(), error })?;
         self.lines += 1;
-        let reply = self.state.apply(command);
+        let reply = self.kept.apply(&command);
         if self.lines > COMPACT_AFTER_LINES {
             self.compact()?;
         }
@@ -147,7 +196,7 @@ impl Inner {
             _ => {}
         }
         let mut fresh = open_locked(&temporary)?;
-        for line in [Line::Format(FORMAT), Line::Snapshot(self.state.clone())] {
+        for line in [Line::Format(FORMAT), Line::Rows(self.kept.rows())] {
             fresh.write_all(&encode(&line)).map_err(io)?;
         }
         fresh.sync_all().map_err(io)?;
@@ -189,8 +238,8 @@ fn decode(line: &[u8]) -> Result<Line, String> {
 }
 
 /// The state, how many lines gave it, and how many bytes of the text are good.
-fn replay(path: &Path, text: &[u8]) -> Result<(State, usize, usize), StoreError> {
-    let (mut state, mut lines, mut good) = (State::default(), 0, 0);
+fn replay(path: &Path, text: &[u8]) -> Result<(Kept, usize, usize), StoreError> {
+    let (mut kept, mut lines, mut good) = (Kept::default(), 0, 0);
     for line in text.split_inclusive(|&byte| byte == b'\n') {
         let Some(whole) = line.strip_suffix(b"\n") else { break };
         let damaged = |what| StoreError::Damaged { path: path.to_owned(), line: lines + 1, what };
@@ -199,24 +248,21 @@ fn replay(path: &Path, text: &[u8]) -> Result<(State, usize, usize), StoreError>
             Line::Format(other) => {
                 return Err(damaged(format!("format {other}, this program reads {FORMAT}")));
             }
-            Line::Snapshot(snapshot) => {
-                state = snapshot;
-                state.clients.index();
-            }
-            Line::Command(command) => {
-                state.apply(command);
-            }
+            Line::Rows(rows) => kept = Kept::load(rows).map_err(damaged)?,
+            Line::Command(command) => drop(kept.apply(&command)),
         }
         lines += 1;
         good += line.len();
     }
-    Ok((state, lines, good))
+    Ok((kept, lines, good))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{ClientRecord, FsidKey};
+    use crate::state::{ClientRecord, FsidKey, Home, NodeId};
+
+    const START: Command = Command::StartEpoch { node: NodeId(1) };
 
     fn identity() -> Identity {
         Identity { cluster: "cluster".into(), handle_key: [3; 16] }
@@ -231,16 +277,26 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = open(directory.path());
         for number in 0..COMPACT_AFTER_LINES as u64 {
-            let record = ClientRecord { owner: number.to_be_bytes().to_vec(), clientid: number, verifier: [0; 8] };
+            let record = ClientRecord {
+                owner: Bytes(number.to_be_bytes().to_vec()),
+                clientid: number,
+                verifier: [0; 8],
+                principal: Bytes(Vec::new()),
+                home: Home { node: NodeId(1), epoch: 0 },
+                sequence: 1,
+                reclaim_until_ms: None,
+            };
             store.propose(Command::RecordClient(record)).unwrap();
         }
         store.propose(Command::AssignFsid(FsidKey::new("s", 9))).unwrap();
-        store.propose(Command::StartEpoch).unwrap();
-        let before = store.read(State::clone);
+        store.propose(Command::RegisterHandles(vec![([7; 16], Bytes(vec![1; 128]))])).unwrap();
+        store.propose(START).unwrap();
+        let before = store.lock().kept.clone();
+        assert_eq!(before.others.len(), 1);
         for _ in 0..3 {
             drop(std::mem::replace(&mut *store.lock(), open_elsewhere()));
             let again = open(directory.path());
-            assert_eq!(again.read(State::clone), before);
+            assert_eq!(again.lock().kept, before);
             assert!(again.read(|state| state.clients.may_reclaim(&5_u64.to_be_bytes())));
         }
     }
@@ -248,18 +304,18 @@ mod tests {
     fn open_elsewhere() -> Inner {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(JOURNAL);
-        Inner { state: State::default(), lines: 0, journal: open_locked(&path).unwrap(), path }
+        Inner { kept: Kept::default(), lines: 0, journal: open_locked(&path).unwrap(), path }
     }
 
     #[test]
     fn a_torn_last_line_is_cut_at_every_byte() {
         let directory = tempfile::tempdir().unwrap();
         let store = open(directory.path());
-        store.propose(Command::StartEpoch).unwrap();
+        store.propose(START).unwrap();
         let before = store.read(State::clone);
         let path = directory.path().join(JOURNAL);
         let short = std::fs::read(&path).unwrap();
-        store.propose(Command::StartEpoch).unwrap();
+        store.propose(START).unwrap();
         drop(store);
         let long = std::fs::read(&path).unwrap();
         for cut in short.len()..long.len() {
@@ -274,7 +330,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = open(directory.path());
         assert!(matches!(LocalStore::open(directory.path(), identity), Err(StoreError::InUse(_))));
-        store.propose(Command::StartEpoch).unwrap();
+        store.propose(START).unwrap();
         drop(store);
         let path = directory.path().join(JOURNAL);
         let mut text = std::fs::read(&path).unwrap();

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use forebay_meta::{LocalStore, state::Identity};
+use forebay_meta::{Plane, state::Identity};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -54,14 +54,14 @@ pub struct Node {
 
 /// Opens the plane and the exports and begins to serve.
 pub async fn start(config: Config, metrics: metrics_exporter_prometheus::PrometheusHandle) -> anyhow::Result<Node> {
-    let plane = Arc::new(LocalStore::open(&config.data_dir, fresh_identity)?);
+    let plane = Plane::open(&config.data_dir, fresh_identity)?;
     let identity = plane.read(|state| state.identity.clone()).context("the data directory has no identity")?;
     let network = Arc::new(Network::open(&config.exports, &config.cache, &identity).await?);
     let open = |export| open_export(export, &network);
     let exports = config.exports.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let options =
         ServerOptions { lease: config.lease, grace: config.grace, slots: config.slots, ..ServerOptions::default() };
-    let server = Arc::new(Server::start(exports, plane, options, Arc::new(NfsMetrics::new()))?);
+    let server = Arc::new(Server::start(exports, plane, options, Arc::new(NfsMetrics::new())).await?);
     let nfs = listener::bind(config.listen).with_context(|| format!("cannot serve NFS on {}", config.listen))?;
     let admin =
         TcpListener::bind(config.admin).await.with_context(|| format!("cannot serve admin on {}", config.admin))?;
@@ -136,16 +136,13 @@ async fn tick(server: Arc<Server>, metrics: metrics_exporter_prometheus::Prometh
             _ = interval.tick() => {}
             () = stop.cancelled() => return,
         }
-        let server = server.clone();
-        // Freeing a client's files may write to disk.
-        let work = move || {
-            server.tick();
-            if number % SWEEP_TICKS == 0 {
-                server.sweep();
+        server.tick().await;
+        if number % SWEEP_TICKS == 0 {
+            let server = server.clone();
+            // Letting go of files may wait for a disk.
+            if tokio::task::spawn_blocking(move || server.sweep()).await.is_err() {
+                tracing::error!("the timer's work failed: this is a bug");
             }
-        };
-        if tokio::task::spawn_blocking(work).await.is_err() {
-            tracing::error!("the timer's work failed: this is a bug");
         }
         metrics.run_upkeep();
     }

@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forebay_meta::{Command, LocalStore, Reply, StoreError, state::Identity};
+use forebay_meta::{
+    Command, Plane, PlaneError, Reply,
+    state::{Home, Identity, NodeId},
+};
 use forebay_proto::{
     limits::{OPERATIONS_MAX, RECORD_MAX},
     nfs4::{ClientId, SessionId, Status, Verifier},
@@ -30,6 +33,9 @@ use crate::{
         sessions::{ChannelLimits, Sessions},
     },
 };
+
+/// A node on its own is its cluster's first.
+const NODE: NodeId = NodeId(1);
 
 /// What the protocol side can be told.
 #[derive(Clone, Copy, Debug)]
@@ -62,10 +68,13 @@ const COURTESY_LEASES: u64 = 24 * 60;
 pub enum StartError {
     /// The plane.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Plane(#[from] PlaneError),
     /// The exports.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
+    /// The plane counts no further.
+    #[error("the data directory has seen 4 Gi starts; move it away to begin anew")]
+    Epochs,
 }
 
 /// One NFS server.
@@ -82,7 +91,7 @@ pub struct Server {
     /// Metrics of operations.
     pub metrics: Arc<NfsMetrics>,
     /// Facts that outlive the process.
-    pub plane: Arc<LocalStore>,
+    pub plane: Plane,
     /// Who this server is.
     pub identity: Identity,
     options: ServerOptions,
@@ -96,17 +105,17 @@ pub struct Server {
 
 impl Server {
     /// Begins a new epoch; grace begins if clients are on record.
-    pub fn start(
+    pub async fn start(
         exports: Vec<Export>,
-        plane: Arc<LocalStore>,
+        plane: Plane,
         options: ServerOptions,
         metrics: Arc<NfsMetrics>,
     ) -> Result<Self, StartError> {
         let identity = plane.read(|state| state.identity.clone()).expect("an open store has an identity");
-        let Reply::Epoch(epoch) = plane.propose(Command::StartEpoch)? else {
-            unreachable!("StartEpoch gives an epoch")
+        let Reply::Epoch(epoch) = plane.propose(Command::StartEpoch { node: NODE }).await? else {
+            return Err(StartError::Epochs);
         };
-        let expected: Vec<_> = plane.read(|state| state.clients.iter().map(|record| record.owner.clone()).collect());
+        let expected: Vec<_> = plane.read(|state| state.clients.iter().map(|record| record.owner.0.clone()).collect());
         let grace_ms = u64::try_from(options.grace.as_millis()).unwrap_or(u64::MAX);
         let recovery = Recovery::new(expected, Now(grace_ms));
         if recovery.in_grace() {
@@ -130,6 +139,11 @@ impl Server {
             next_session: AtomicU64::new(1),
             write_verifier: AtomicU64::new(seed),
         })
+    }
+
+    /// Where the sessions of this process live.
+    pub fn home(&self) -> Home {
+        Home { node: NODE, epoch: self.epoch }
     }
 
     /// The time.
@@ -192,38 +206,39 @@ impl Server {
     }
 
     /// A client has reclaimed what it wanted, or will never come.
-    pub fn reclaim_done(&self, owner: &[u8]) {
-        if self.recovery.lock().done(owner) {
-            self.grace_over("all clients are back");
+    pub async fn reclaim_done(&self, owner: &[u8]) {
+        let is_over = self.recovery.lock().done(owner);
+        if is_over {
+            self.grace_over("all clients are back").await;
         }
     }
 
-    fn grace_over(&self, why: &str) {
+    async fn grace_over(&self, why: &str) {
         self.in_grace.store(false, Ordering::Release);
         tracing::info!(why, "grace period over");
         // Those who did not come back may not reclaim after the next restart: others may have had their files since.
-        self.keep(Command::ForgetOtherEpochs);
+        self.keep(Command::ForgetUnreclaimed { home: self.home() }).await;
     }
 
     /// Frees everything of a client.
-    pub fn free_client(&self, client: ClientId) {
+    pub async fn free_client(&self, client: ClientId) {
         // On disk before others can have its files: it must not reclaim them after a crash. Most that go were never on
         // record, and a line in the journal costs a wait for the disk.
         if self.plane.read(|state| state.clients.is_recorded(client.0)) {
-            self.keep(Command::ForgetClient { clientid: client.0 });
+            self.keep(Command::ForgetClient { clientid: client.0 }).await;
         }
         self.sessions.remove_client(client);
         self.files.release_client(client);
     }
 
-    fn keep(&self, command: Command) {
-        if let Err(error) = self.plane.propose(command) {
+    async fn keep(&self, command: Command) {
+        if let Err(error) = self.plane.propose(command).await {
             tracing::error!(%error, "cannot write the data directory");
         }
     }
 
     /// Whether a client whose state is in the way is past its lease; if so it is freed, and the way is clear.
-    pub fn expire_if_over(&self, holder: ClientId) -> bool {
+    pub async fn expire_if_over(&self, holder: ClientId) -> bool {
         let over = {
             let mut clients = self.clients.lock();
             clients.is_expired(holder, self.lease_ms(), self.now()) && {
@@ -233,16 +248,17 @@ impl Server {
         };
         if over {
             tracing::warn!(client = holder.0, "client silent for longer than its lease: its opens and locks are freed");
-            self.free_client(holder);
+            self.free_client(holder).await;
         }
         over
     }
 
     /// What a timer does every few seconds: ends grace, frees clients that hold nothing and are gone.
-    pub fn tick(&self) {
+    pub async fn tick(&self) {
         let now = self.now();
-        if self.recovery.lock().tick(now) {
-            self.grace_over("time is up");
+        let is_over = self.recovery.lock().tick(now);
+        if is_over {
+            self.grace_over("time is up").await;
         }
         let lease = self.lease_ms();
         self.clients.lock().drop_stale_unconfirmed(lease, now);
@@ -251,7 +267,7 @@ impl Server {
         for client in expired {
             if !self.files.has_state(client) || long_gone.contains(&client) {
                 // Judged once more: it may have come back since.
-                self.expire_if_over(client);
+                self.expire_if_over(client).await;
             }
         }
     }
@@ -267,7 +283,7 @@ impl Server {
     }
 
     /// DENIED or SHARE_DENIED by `holder`, unless its lease is over: then try again.
-    pub fn conflict(&self, holder: ClientId, status: Status) -> Result<(), Status> {
-        if self.expire_if_over(holder) { Ok(()) } else { Err(status) }
+    pub async fn conflict(&self, holder: ClientId, status: Status) -> Result<(), Status> {
+        if self.expire_if_over(holder).await { Ok(()) } else { Err(status) }
     }
 }

@@ -1,4 +1,5 @@
 //! The protocol's rules once more, of a server that has everything from a source on the network, through the cache.
+//! Its handles are 128 bytes long, so all that clients hold are keys into the plane's table.
 #![allow(clippy::unwrap_used, reason = "in a test, failing where one stands is what is wanted")]
 
 #[path = "common/mod.rs"]
@@ -31,6 +32,8 @@ mod leases;
 mod listing;
 #[path = "protocol/locks.rs"]
 mod locks;
+#[path = "protocol/long_handles.rs"]
+mod long_handles;
 #[path = "protocol/names.rs"]
 mod names;
 #[path = "protocol/opens.rs"]

@@ -1,47 +1,78 @@
-//! Clients that hold state and may reclaim it after a restart.
+//! Clients that hold state: where each one's session lives, and who may reclaim.
+//!
+//! Invariants: one record per owner and per clientid; a client's home changes only if the mover knows the home it moves from.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::changes::{Bytes, Changes, Damaged, Table, decode_row, key_number, number_key};
+use super::nodes::NodeId;
+
+/// A node's process: where sessions live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Home {
+    /// The node.
+    pub node: NodeId,
+    /// The epoch that its process began with.
+    pub epoch: u32,
+}
+
 /// What is kept of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientRecord {
     /// `co_ownerid`: what stays the same over the client's own restarts.
-    pub owner: Vec<u8>,
-    /// The id it was given; the upper half is the epoch.
+    pub owner: Bytes,
+    /// The id it was given; the upper half is the epoch that gave it.
     pub clientid: u64,
     /// `co_verifier`: changes when the client restarts, and then there is nothing to reclaim.
     pub verifier: [u8; 8],
+    /// Who it is, as its home judged; another may not take its place.
+    pub principal: Bytes,
+    /// Where its sessions live.
+    pub home: Home,
+    /// `csa_sequence` of the next CREATE_SESSION.
+    pub sequence: u32,
+    /// Plane time until when it may reclaim what it held at a home that is gone.
+    pub reclaim_until_ms: Option<u64>,
 }
 
-/// The table, one record per owner.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The most clients: more mounts than one cluster is for, and less than would fill memory.
+pub const CLIENTS_MAX: usize = 1 << 17;
+/// RFC 8881 §3.3: `client_owner4` has at most NFS4_OPAQUE_LIMIT bytes; principals are shorter.
+const OPAQUE_MAX: usize = 1_024;
+
+/// The table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clients {
-    records: Vec<ClientRecord>,
-    #[serde(skip)]
-    by_owner: BTreeMap<Vec<u8>, usize>,
+    records: BTreeMap<u64, ClientRecord>,
+    by_owner: BTreeMap<Bytes, u64>,
 }
 
 impl Clients {
-    /// How many clients may reclaim.
+    /// How many clients hold state.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether nobody may reclaim.
+    /// Whether nobody does.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// All records.
+    /// All records, in order of their clientids.
     pub fn iter(&self) -> impl Iterator<Item = &ClientRecord> {
-        self.records.iter()
+        self.records.values()
+    }
+
+    /// The client with this id.
+    pub fn client(&self, clientid: u64) -> Option<&ClientRecord> {
+        self.records.get(&clientid)
     }
 
     /// The record of `owner`, if it held state.
     pub fn of_owner(&self, owner: &[u8]) -> Option<&ClientRecord> {
-        self.by_owner.get(owner).map(|&place| &self.records[place])
+        self.by_owner.get(owner).and_then(|clientid| self.records.get(clientid))
     }
 
     /// Whether `owner` held state.
@@ -51,33 +82,85 @@ impl Clients {
 
     /// Whether this very clientid is on record.
     pub fn is_recorded(&self, clientid: u64) -> bool {
-        self.records.iter().any(|record| record.clientid == clientid)
+        self.records.contains_key(&clientid)
     }
 
-    pub(super) fn record(&mut self, record: ClientRecord) {
-        match self.by_owner.get(&record.owner) {
-            Some(&place) => self.records[place] = record,
-            None => {
-                self.by_owner.insert(record.owner.clone(), self.records.len());
-                self.records.push(record);
-            }
+    /// Puts a client on record; returns the clientid of an earlier incarnation of the same owner, which is forgotten.
+    pub(super) fn record(&mut self, record: ClientRecord, changes: &mut Changes) -> Result<Option<u64>, &'static str> {
+        if record.owner.0.len() > OPAQUE_MAX || record.principal.0.len() > OPAQUE_MAX {
+            return Err("an owner or a principal is longer than 1024 bytes");
+        }
+        let earlier = self.by_owner.get(&record.owner).copied().filter(|&clientid| clientid != record.clientid);
+        if earlier.is_none() && self.records.len() >= CLIENTS_MAX && !self.records.contains_key(&record.clientid) {
+            return Err("the cluster has 131072 clients, which is the most");
+        }
+        if self.records.get(&record.clientid).is_some_and(|known| known.owner != record.owner) {
+            return Err("the clientid is another owner's");
+        }
+        if let Some(clientid) = earlier {
+            self.forget(clientid, changes);
+        }
+        changes.put(Table::Clients, number_key(record.clientid), &record);
+        self.insert(record);
+        Ok(earlier)
+    }
+
+    pub(super) fn forget(&mut self, clientid: u64, changes: &mut Changes) -> bool {
+        let Some(record) = self.records.remove(&clientid) else { return false };
+        self.by_owner.remove(&record.owner);
+        changes.remove(Table::Clients, number_key(clientid));
+        true
+    }
+
+    /// Those who were at home with an earlier process of the node.
+    pub(super) fn of_earlier(&self, home: Home) -> Vec<u64> {
+        let left = |record: &&ClientRecord| record.home.node == home.node && record.home.epoch != home.epoch;
+        self.records.values().filter(left).map(|record| record.clientid).collect()
+    }
+
+    pub(super) fn change(
+        &mut self,
+        clientid: u64,
+        changes: &mut Changes,
+        change: impl FnOnce(&mut ClientRecord) -> bool,
+    ) -> bool {
+        let Some(record) = self.records.get_mut(&clientid) else { return false };
+        if !change(record) {
+            return false;
+        }
+        changes.put(Table::Clients, number_key(clientid), record);
+        true
+    }
+
+    /// Clients that may reclaim no longer, by the plane's time.
+    pub(super) fn late(&self, now_ms: u64) -> Vec<u64> {
+        let late = |record: &&ClientRecord| record.reclaim_until_ms.is_some_and(|until| until <= now_ms);
+        self.records.values().filter(late).map(|record| record.clientid).collect()
+    }
+
+    fn insert(&mut self, record: ClientRecord) {
+        self.by_owner.insert(record.owner.clone(), record.clientid);
+        self.records.insert(record.clientid, record);
+    }
+
+    pub(super) fn rows(&self, changes: &mut Changes) {
+        for record in self.records.values() {
+            changes.put(Table::Clients, number_key(record.clientid), record);
         }
     }
 
-    pub(super) fn forget(&mut self, clientid: u64) {
-        if let Some(place) = self.records.iter().position(|record| record.clientid == clientid) {
-            self.records.swap_remove(place);
-            self.index();
+    pub(super) fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), Damaged> {
+        let record: ClientRecord = decode_row(Table::Clients, value)?;
+        if key_number(Table::Clients, key)? != record.clientid {
+            return Err(Damaged::Row { table: Table::Clients, what: "key and clientid differ".into() });
         }
+        self.insert(record);
+        Ok(())
     }
+}
 
-    pub(super) fn forget_other_epochs(&mut self, epoch: u32) {
-        self.records.retain(|record| record.clientid >> 32 == u64::from(epoch));
-        self.index();
-    }
-
-    /// Builds the index again, as after reading the table from disk.
-    pub(crate) fn index(&mut self) {
-        self.by_owner = self.records.iter().enumerate().map(|(place, record)| (record.owner.clone(), place)).collect();
+impl std::borrow::Borrow<[u8]> for Bytes {
+    fn borrow(&self) -> &[u8] {
+        &self.0
     }
 }

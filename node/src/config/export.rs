@@ -89,8 +89,19 @@ impl Default for NetworkOptions {
     }
 }
 
-const EXPORT_OPTIONS: &[&str] =
-    &["rw", "ro", "sync", "async", "root_squash", "no_root_squash", "all_squash", "anonuid=", "anongid=", "clients="];
+const EXPORT_OPTIONS: &[&str] = &[
+    "rw",
+    "ro",
+    "sync",
+    "async",
+    "root_squash",
+    "no_root_squash",
+    "all_squash",
+    "anonuid=",
+    "anongid=",
+    "clients=",
+    "filehandles=",
+];
 
 const NETWORK_OPTIONS: &[&str] = &[
     "policy=",
@@ -306,6 +317,13 @@ fn plain_option(options: &mut ExportOptions, option: &str) -> Result<bool, Strin
         Some(("anonuid", value)) => options.anonymous_uid = id("anonuid", value)?,
         Some(("anongid", value)) => options.anonymous_gid = id("anongid", value)?,
         Some(("clients", value)) => options.clients.push(network(value).ok_or(bad_network(value))?),
+        Some(("filehandles", value)) => {
+            options.table_handles = match value {
+                "auto" => false,
+                "table" => true,
+                _ => return Err(format!("filehandles={value}: expected auto or table")),
+            }
+        }
         None if option == "rw" => options.read_only = false,
         None if option == "ro" => options.read_only = true,
         None if option == "sync" => options.sync = true,
@@ -357,7 +375,7 @@ mod tests {
 
     #[test]
     fn exports_as_given() {
-        let one = export("/data=file:///srv/a%2Cb,ro,async,all_squash,anonuid=7,anongid=8,10.0.0.0/8,clients=fd00::1")
+        let one = export("/data=file:///srv/a%2Cb,ro,async,all_squash,anonuid=7,anongid=8,filehandles=table,10.0.0.0/8,clients=fd00::1")
             .unwrap();
         assert_eq!((one.name.as_str(), one.source), ("/data", SourceConfig::Local("/srv/a,b".into())));
         let options = ExportOptions {
@@ -366,6 +384,7 @@ mod tests {
             squash: Squash::All,
             anonymous_uid: 7,
             anonymous_gid: 8,
+            table_handles: true,
             clients: vec!["10.0.0.0/8".parse().unwrap(), "fd00::1/128".parse().unwrap()],
         };
         assert_eq!(one.options, options);

@@ -126,7 +126,7 @@ pub fn of_file(
 ) -> Result<Attributes, Status> {
     let mut attributes = common(mask, lease_seconds);
     if mask.has(Attr::FileHandle) {
-        attributes.filehandle = Some(namespace.inline_handle(file.fsid, file.file.handle())?);
+        attributes.filehandle = Some(namespace.file_handle(file.fsid, file.file.handle())?);
     }
     told_by_source(namespace, file.fsid, told, &mut attributes);
     if file.file.is_root() {
@@ -154,7 +154,7 @@ pub fn of_told(
 ) -> Result<Attributes, Status> {
     let mut attributes = common(mask, lease_seconds);
     if mask.has(Attr::FileHandle) {
-        attributes.filehandle = Some(namespace.inline_handle(fsid, &id.handle)?);
+        attributes.filehandle = Some(namespace.file_handle(fsid, &id.handle)?);
     }
     told_by_source(namespace, fsid, told, &mut attributes);
     set_space(space, &mut attributes);

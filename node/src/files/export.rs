@@ -35,6 +35,8 @@ pub struct ExportOptions {
     pub anonymous_uid: u32,
     /// gid of the anonymous.
     pub anonymous_gid: u32,
+    /// Handles are keys into the plane's table even where the source's would fit.
+    pub table_handles: bool,
     /// Clients that see the export; none means all.
     pub clients: Vec<IpNet>,
 }
@@ -47,6 +49,7 @@ impl Default for ExportOptions {
             squash: Squash::Root,
             anonymous_uid: ANONYMOUS,
             anonymous_gid: ANONYMOUS,
+            table_handles: false,
             clients: Vec::new(),
         }
     }

@@ -3,6 +3,7 @@
 //! Layout: version, kind, fsid index (4 bytes), what the kind says, MAC (8 bytes, SipHash-2-4).
 
 use bytes::{BufMut, Bytes, BytesMut};
+use forebay_meta::state::HandleKey;
 use forebay_proto::nfs4::{FileHandle, Status};
 use siphasher::sip::SipHasher24;
 
@@ -15,6 +16,10 @@ const HEADER: usize = 6;
 const MAC: usize = 8;
 const KIND_PSEUDO: u8 = 0;
 const KIND_INLINE: u8 = 1;
+const KIND_TABLE: u8 = 2;
+
+/// Longest source handle that fits into ours.
+pub const INLINE_MAX: usize = WIRE_MAX - HEADER - MAC;
 
 /// What a handle says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +28,8 @@ pub enum Parsed {
     Pseudo(u64),
     /// An object: fsid index and the source's handle.
     Inline(u32, SourceHandle),
+    /// An object: fsid index and the key of the source's handle in the plane's table.
+    Table(u32, HandleKey),
 }
 
 /// Makes and checks handles.
@@ -52,6 +59,11 @@ impl HandleCodec {
                 bytes.put_u32(*fsid);
                 bytes.put_slice(handle.as_bytes());
             }
+            Parsed::Table(fsid, key) => {
+                bytes.put_u8(KIND_TABLE);
+                bytes.put_u32(*fsid);
+                bytes.put_slice(key);
+            }
         }
         if bytes.len() + MAC > WIRE_MAX {
             return None;
@@ -69,6 +81,7 @@ impl HandleCodec {
         match (genuine, header[0], header[1]) {
             (true, VERSION, KIND_PSEUDO) => rest.try_into().map(u64::from_be_bytes).ok().map(Parsed::Pseudo),
             (true, VERSION, KIND_INLINE) => SourceHandle::new(rest).map(|handle| Parsed::Inline(fsid, handle)),
+            (true, VERSION, KIND_TABLE) => rest.try_into().ok().map(|key| Parsed::Table(fsid, key)),
             _ => None,
         }
         .ok_or(Status::BadHandle)
@@ -82,7 +95,8 @@ mod tests {
     #[test]
     fn a_handle_with_any_bit_changed_or_any_byte_cut_is_bad() {
         let codec = HandleCodec::new(&[9; 16]);
-        for parsed in [Parsed::Pseudo(77), Parsed::Inline(3, SourceHandle::new(&[5; 12]).unwrap())] {
+        let inline = Parsed::Inline(3, SourceHandle::new(&[5; INLINE_MAX]).unwrap());
+        for parsed in [Parsed::Pseudo(77), inline, Parsed::Table(4, [6; 16])] {
             let wire = codec.encode(&parsed).unwrap();
             assert_eq!(codec.decode(wire.as_bytes()), Ok(parsed));
             for bit in 0..wire.len() * 8 {
@@ -96,7 +110,7 @@ mod tests {
             let other = HandleCodec::new(&[8; 16]);
             assert_eq!(other.decode(wire.as_bytes()), Err(Status::BadHandle), "another cluster's handle");
         }
-        let long = Parsed::Inline(1, SourceHandle::new(&[1; 51]).unwrap());
+        let long = Parsed::Inline(1, SourceHandle::new(&[1; INLINE_MAX + 1]).unwrap());
         assert!(codec.encode(&long).is_none());
     }
 }

@@ -7,6 +7,7 @@ pub mod attributes;
 mod buffers;
 pub mod export;
 pub mod handle;
+mod handle_table;
 pub mod names;
 pub mod namespace;
 pub mod node;

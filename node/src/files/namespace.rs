@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use forebay_meta::{
-    Command, LocalStore, Reply, StoreError,
+    Command, Plane, Reply, StoreError,
     state::{FsidKey, Identity},
 };
 use forebay_proto::nfs4::{FileHandle, Status};
@@ -13,7 +13,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     Caller, Export, FileNode,
-    handle::{HandleCodec, Parsed},
+    handle::{HandleCodec, INLINE_MAX, Parsed},
+    handle_table::HandleTable,
 };
 use crate::source::{File, Source, SourceFsid, SourceHandle};
 
@@ -69,23 +70,29 @@ pub struct Namespace {
     exports: Vec<Arc<Export>>,
     pseudo: Vec<PseudoDirectory>,
     root_export: bool,
+    /// Whether any export wants all its handles in the table.
+    table_exports: bool,
     codec: HandleCodec,
-    plane: Arc<LocalStore>,
+    table: HandleTable,
+    plane: Plane,
     fsids: RwLock<FsidIndex>,
     fsid_major: u64,
 }
 
 impl Namespace {
     /// The name space of `exports`. File systems seen before get the indices they had.
-    pub fn new(exports: Vec<Export>, plane: Arc<LocalStore>, identity: &Identity) -> Result<Self, NamespaceError> {
+    pub fn new(exports: Vec<Export>, plane: Plane, identity: &Identity) -> Result<Self, NamespaceError> {
         let exports: Vec<_> = exports.into_iter().map(Arc::new).collect();
         let root_export = exports.first().is_some_and(|export| export.name == "/");
         let pseudo = build_pseudo(&exports)?;
+        let table_exports = exports.iter().any(|export| export.options.table_handles);
         let namespace = Self {
             exports,
             pseudo,
             root_export,
+            table_exports,
             codec: HandleCodec::new(&identity.handle_key),
+            table: HandleTable::new(plane.clone(), &identity.handle_key),
             plane,
             fsids: RwLock::default(),
             fsid_major: xxh3_64(identity.cluster.as_bytes()),
@@ -144,28 +151,36 @@ impl Namespace {
                 None => Box::pin(source.root(&export.credentials(caller))).await?,
             }),
         };
-        self.node(export, root).map(Node::File)
+        self.node(export, root).await.map(Node::File)
     }
 
     /// An object with the index of its file system, which is assigned at first sight.
-    pub fn node(&self, export: &Arc<Export>, file: File) -> Result<FileNode, Status> {
-        Ok(FileNode { fsid: self.index_of(export, file.fsid())?, export: export.clone(), file })
+    pub async fn node(&self, export: &Arc<Export>, file: File) -> Result<FileNode, Status> {
+        let fsid = match self.known_index(export, file.fsid()) {
+            Some(index) => index,
+            None => Box::pin(self.index_of(export, file.fsid())).await?,
+        };
+        Ok(FileNode { fsid, export: export.clone(), file })
+    }
+
+    /// The index of an export's file system, if it has one.
+    pub fn known_index(&self, export: &Arc<Export>, fsid: SourceFsid) -> Option<u32> {
+        let place = self.exports.iter().position(|known| Arc::ptr_eq(known, export))?;
+        self.fsids.read().by_source.get(&(place, fsid)).copied()
     }
 
     /// The index of an export's file system, which is assigned at first sight.
-    pub fn index_of(&self, export: &Arc<Export>, fsid: SourceFsid) -> Result<u32, Status> {
+    pub async fn index_of(&self, export: &Arc<Export>, fsid: SourceFsid) -> Result<u32, Status> {
         let place = self.exports.iter().position(|known| Arc::ptr_eq(known, export)).ok_or(Status::ServerFault)?;
-        let key = (place, fsid);
-        let known = self.fsids.read().by_source.get(&key).copied();
-        match known {
+        match self.known_index(export, fsid) {
             Some(index) => Ok(index),
-            None => self.assign(key, export),
+            None => self.assign((place, fsid), export).await,
         }
     }
 
-    fn assign(&self, key: (usize, SourceFsid), export: &Export) -> Result<u32, Status> {
+    async fn assign(&self, key: (usize, SourceFsid), export: &Export) -> Result<u32, Status> {
         let command = Command::AssignFsid(FsidKey::new(source_name(export), key.1.0));
-        match self.plane.propose(command) {
+        match self.plane.propose(command).await {
             Ok(Reply::Fsid(index)) => {
                 let mut fsids = self.fsids.write();
                 fsids.by_source.insert(key, index);
@@ -180,18 +195,49 @@ impl Namespace {
         }
     }
 
-    /// The wire handle of a node.
+    /// The wire handle of a node. It may be told once [`Namespace::handles_registered`] was waited for.
     pub fn handle(&self, node: &Node) -> Result<FileHandle, Status> {
         let parsed = match node {
             Node::Pseudo(place) => Parsed::Pseudo(self.pseudo[*place].id),
-            Node::File(node) => return self.inline_handle(node.fsid, node.file.handle()),
+            Node::File(node) => return self.file_handle(node.fsid, node.file.handle()),
         };
-        self.codec.encode(&parsed).ok_or(Status::NotSupp)
+        self.codec.encode(&parsed).ok_or(Status::ServerFault)
     }
 
-    /// The wire handle of an object on the file system with index `fsid`.
-    pub fn inline_handle(&self, fsid: u32, handle: &SourceHandle) -> Result<FileHandle, Status> {
-        self.codec.encode(&Parsed::Inline(fsid, *handle)).ok_or(Status::NotSupp)
+    /// The wire handle of an object on the file system with index `fsid`; to be told as [`Namespace::handle`] says.
+    pub fn file_handle(&self, fsid: u32, handle: &SourceHandle) -> Result<FileHandle, Status> {
+        let parsed = if self.is_tabled(fsid, handle) {
+            Parsed::Table(fsid, self.table.tell(fsid, handle)?)
+        } else {
+            Parsed::Inline(fsid, *handle)
+        };
+        self.codec.encode(&parsed).ok_or(Status::ServerFault)
+    }
+
+    fn is_tabled(&self, fsid: u32, handle: &SourceHandle) -> bool {
+        handle.as_bytes().len() > INLINE_MAX
+            || self.table_exports
+                && self
+                    .fsids
+                    .read()
+                    .by_index
+                    .get(&fsid)
+                    .is_some_and(|(place, _)| self.exports[*place].options.table_handles)
+    }
+
+    /// Whether handles were told that the plane does not know yet.
+    pub fn has_unregistered_handles(&self) -> bool {
+        self.table.has_pending()
+    }
+
+    /// Commands that it took so far to make handles known to the plane.
+    pub fn handle_proposals(&self) -> u64 {
+        self.table.proposals()
+    }
+
+    /// Waits until the plane knows the handles told so far: afterwards clients may see them.
+    pub async fn handles_registered(&self) -> Result<(), Status> {
+        if self.table.has_pending() { Box::pin(self.table.registered()).await } else { Ok(()) }
     }
 
     /// What a wire handle stands for, if the caller may know.
@@ -201,22 +247,28 @@ impl Namespace {
                 let place = self.pseudo.iter().position(|directory| directory.id == id);
                 place.map(Node::Pseudo).ok_or(Status::Stale)
             }
-            Parsed::Inline(index, handle) => {
-                let (place, fsid) = self.fsids.read().by_index.get(&index).copied().ok_or(Status::Stale)?;
-                let export = &self.exports[place];
-                if !export.admits(caller.address) {
-                    return Err(Status::Access);
-                }
-                let file = match &export.source {
-                    Source::Local(source) => File::Local(source.resolve(fsid, &handle)?),
-                    Source::Cached(source) => File::Cached(match source.resolve_now(fsid, &handle) {
-                        Some(file) => file,
-                        None => Box::pin(source.resolve(&export.credentials(caller), fsid, &handle)).await?,
-                    }),
-                };
-                Ok(Node::File(FileNode { export: export.clone(), fsid: index, file }))
+            Parsed::Inline(index, handle) => self.resolve_file(index, handle, caller).await,
+            Parsed::Table(index, key) => {
+                let handle = self.table.find(&key).ok_or(Status::Stale)?;
+                self.resolve_file(index, handle, caller).await
             }
         }
+    }
+
+    async fn resolve_file(&self, index: u32, handle: SourceHandle, caller: &Caller) -> Result<Node, Status> {
+        let (place, fsid) = self.fsids.read().by_index.get(&index).copied().ok_or(Status::Stale)?;
+        let export = &self.exports[place];
+        if !export.admits(caller.address) {
+            return Err(Status::Access);
+        }
+        let file = match &export.source {
+            Source::Local(source) => File::Local(source.resolve(fsid, &handle)?),
+            Source::Cached(source) => File::Cached(match source.resolve_now(fsid, &handle) {
+                Some(file) => file,
+                None => Box::pin(source.resolve(&export.credentials(caller), fsid, &handle)).await?,
+            }),
+        };
+        Ok(Node::File(FileNode { export: export.clone(), fsid: index, file }))
     }
 
     /// A name in a directory.
@@ -235,7 +287,7 @@ impl Namespace {
             }
             Node::File(node) => {
                 let file = node.lookup(caller, name).await?;
-                self.node(&node.export, file).map(Node::File)
+                self.node(&node.export, file).await.map(Node::File)
             }
         }
     }
@@ -245,7 +297,7 @@ impl Namespace {
         match node {
             Node::Pseudo(place) => self.pseudo[*place].parent.map(Node::Pseudo).ok_or(Status::NoEnt),
             Node::File(node) => match node.parent(caller).await? {
-                Some(file) => self.node(&node.export, file).map(Node::File),
+                Some(file) => self.node(&node.export, file).await.map(Node::File),
                 None => self.above_export(&node.export),
             },
         }

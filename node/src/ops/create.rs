@@ -20,7 +20,7 @@ pub async fn run(cx: &mut Context<'_>, args: &CreateArgs) -> Result<CreateOk, St
     let mode = set.mode.unwrap_or(if matches!(object, NewObject::Directory) { 0o755 } else { 0o644 });
     let (file, change) = directory.make(cx.caller, name, &object, mode, &set).await?;
     durable(cx, [&directory]).await?;
-    let node = cx.server.namespace.node(&directory.export, file)?;
+    let node = cx.server.namespace.node(&directory.export, file).await?;
     cx.set_current(Node::File(node));
     Ok(CreateOk { change, attributes_set: attributes::set_mask(&wanted) })
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use forebay_meta::Command;
+use forebay_meta::{Command, Reply};
 use forebay_proto::nfs4::{
     Status, create_session,
     ops::create_session::{CreateSessionArgs, CreateSessionOk},
 };
 
-use super::{Context, blocking};
+use super::Context;
 use crate::state::{
     clients::SessionRequest,
     sessions::{Session, negotiate},
@@ -17,7 +17,7 @@ use crate::state::{
 pub async fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSessionOk, Status> {
     let known = create_session::PERSIST | create_session::CONN_BACK_CHAN | create_session::CONN_RDMA;
     let server = cx.server;
-    let judged = server.clients.lock().judge_session(args, cx.principal())?;
+    let judged = server.clients.lock().judge_session(args, cx.principal(), server.home())?;
     let record = match judged {
         SessionRequest::Replay(reply) => return Ok(reply),
         SessionRequest::New(record) => record,
@@ -28,11 +28,14 @@ pub async fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSes
     let (fore, back) = negotiate(args, server.channel_limits())?;
     if let Some(record) = record {
         // On disk before the client is told: after a crash in between it may reclaim.
-        let plane = server.plane.clone();
-        blocking(move || plane.propose(Command::RecordClient(record))).await?.map_err(|error| {
+        let recorded = server.plane.propose(Command::RecordClient(record)).await.map_err(|error| {
             tracing::error!(%error, "a client cannot be recorded; it is told to try again");
             Status::Delay
         })?;
+        if let Reply::Refused(why) = recorded {
+            tracing::error!(why, "a client is not recorded, so it gets no session");
+            return Err(Status::NoSpc);
+        }
     }
     let reply = CreateSessionOk {
         session: server.fresh_session(args.clientid),
@@ -49,7 +52,7 @@ pub async fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSes
         added.replaced
     };
     if let Some(replaced) = replaced {
-        server.free_client(replaced);
+        server.free_client(replaced).await;
     }
     Ok(reply)
 }

@@ -11,7 +11,7 @@ use forebay_proto::{
 use super::Context;
 use crate::state::clients::ExchangeRequest;
 
-pub fn run(cx: &Context<'_>, args: &ExchangeIdArgs) -> Result<ExchangeIdOk, Status> {
+pub async fn run(cx: &Context<'_>, args: &ExchangeIdArgs) -> Result<ExchangeIdOk, Status> {
     // Nobody is fenced, since nothing is copied between servers: the flag is taken and not given back.
     if args.flags & !exchange_id::ARGUMENT_MASK != 0 {
         return Err(Status::Inval);
@@ -33,7 +33,7 @@ pub fn run(cx: &Context<'_>, args: &ExchangeIdArgs) -> Result<ExchangeIdOk, Stat
     let has_state = |client| server.files.has_state(client);
     let exchanged = server.clients.lock().exchange_id(request, has_state, server.lease_ms(), server.now())?;
     if let Some(removed) = exchanged.removed {
-        server.free_client(removed);
+        server.free_client(removed).await;
     }
     let confirmed = if exchanged.confirmed { exchange_id::CONFIRMED_R } else { 0 };
     let cluster = LimitedOpaque::new(server.identity.cluster.clone()).ok_or(Status::ServerFault)?;

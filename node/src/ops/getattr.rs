@@ -14,5 +14,8 @@ pub async fn run(cx: &Context<'_>, args: &GetAttrArgs) -> Result<Fattr, Status> 
     let mask = args.attributes.intersection(&attributes::READABLE);
     let told =
         attributes::of_node(&cx.server.namespace, cx.current()?, &mask, cx.server.lease_seconds(), cx.caller).await?;
+    if mask.has(Attr::FileHandle) {
+        cx.server.namespace.handles_registered().await?;
+    }
     Ok(told.to_fattr(&mask))
 }

@@ -4,6 +4,8 @@ use forebay_proto::nfs4::{Status, ops::getfh::GetFhOk};
 
 use super::Context;
 
-pub fn run(cx: &Context<'_>) -> Result<GetFhOk, Status> {
-    Ok(GetFhOk { handle: cx.server.namespace.handle(cx.current()?)? })
+pub async fn run(cx: &Context<'_>) -> Result<GetFhOk, Status> {
+    let handle = cx.server.namespace.handle(cx.current()?)?;
+    cx.server.namespace.handles_registered().await?;
+    Ok(GetFhOk { handle })
 }

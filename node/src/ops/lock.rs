@@ -12,8 +12,8 @@ use crate::state::{
     recovery,
 };
 
-pub fn run(cx: &mut Context<'_>, args: &LockArgs) -> LockReply<Stateid> {
-    match lock(cx, args) {
+pub async fn run(cx: &mut Context<'_>, args: &LockArgs) -> LockReply<Stateid> {
+    match lock(cx, args).await {
         Ok(stateid) => {
             cx.set_stateid(stateid);
             LockReply::Ok(stateid)
@@ -45,7 +45,7 @@ pub fn denied(held: &Held) -> LockDenied {
     LockDenied { offset: held.range.first, length: held.range.wire_length(), kind, owner }
 }
 
-fn lock(cx: &mut Context<'_>, args: &LockArgs) -> Result<Stateid, Refused> {
+async fn lock(cx: &mut Context<'_>, args: &LockArgs) -> Result<Stateid, Refused> {
     let range = Range::from_wire(args.offset, args.length)?;
     let key = regular(cx.file()?)?.key();
     let client = cx.client()?.clone();
@@ -68,7 +68,7 @@ fn lock(cx: &mut Context<'_>, args: &LockArgs) -> Result<Stateid, Refused> {
             Err(Conflict::Status(status)) => return Err(status.into()),
             Err(Conflict::Held(holder, Denied::Lock(held))) => {
                 let refused = || if args.reclaim { Status::ReclaimConflict.into() } else { Refused::Held(held) };
-                cx.server.conflict(holder, Status::Denied).map_err(|_| refused())?;
+                cx.server.conflict(holder, Status::Denied).await.map_err(|_| refused())?;
             }
             Err(Conflict::Held(_, Denied::Share)) => return Err(Status::ServerFault.into()),
         }

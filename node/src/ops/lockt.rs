@@ -8,15 +8,15 @@ use forebay_proto::nfs4::{
 use super::{Context, regular};
 use crate::state::locks::{Held, LockOwner, Range};
 
-pub fn run(cx: &Context<'_>, args: &LockTArgs) -> LockReply<()> {
-    match test(cx, args) {
+pub async fn run(cx: &Context<'_>, args: &LockTArgs) -> LockReply<()> {
+    match test(cx, args).await {
         Ok(None) => LockReply::Ok(()),
         Ok(Some(held)) => LockReply::Denied(super::lock::denied(&held)),
         Err(status) => LockReply::Err(status),
     }
 }
 
-fn test(cx: &Context<'_>, args: &LockTArgs) -> Result<Option<Held>, Status> {
+async fn test(cx: &Context<'_>, args: &LockTArgs) -> Result<Option<Held>, Status> {
     let range = Range::from_wire(args.offset, args.length)?;
     let key = regular(cx.file()?)?.key();
     if cx.server.in_grace() {
@@ -26,7 +26,7 @@ fn test(cx: &Context<'_>, args: &LockTArgs) -> Result<Option<Held>, Status> {
     loop {
         let held = cx.server.files.of(key).test_lock(key, &owner, range, args.kind.is_write());
         match held {
-            Some(held) if cx.server.expire_if_over(held.owner.client) => {}
+            Some(held) if cx.server.expire_if_over(held.owner.client).await => {}
             other => return Ok(other),
         }
     }

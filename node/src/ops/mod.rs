@@ -109,7 +109,7 @@ pub(crate) async fn authorize(
             // Bound first, so that the table is not locked while a holder is judged: expiring one locks it again.
             let holder = cx.server.files.of(key).denied(key, access);
             match holder {
-                Some(holder) if !bypass => cx.server.conflict(holder, Status::Locked)?,
+                Some(holder) if !bypass => cx.server.conflict(holder, Status::Locked).await?,
                 _ => return by_permission(cx, node, access).await,
             }
         }

@@ -63,7 +63,7 @@ pub async fn run(cx: &mut Context<'_>, args: OpenArgs) -> Result<OpenOk, Status>
     }
     let owner = args.owner.owner.as_bytes().clone();
     let request = OpenRequest { client: client.id, owner, access, deny: args.share_deny, uid: credentials.uid };
-    let stateid = reserve(cx, node, request).map_err(|status| match status {
+    let stateid = reserve(cx, node, request).await.map_err(|status| match status {
         Status::ShareDenied if reclaim => Status::ReclaimConflict,
         status => status,
     })?;
@@ -95,7 +95,7 @@ fn no_delegation(share_access: u32) -> OpenDelegation {
     }
 }
 
-fn reserve(cx: &Context<'_>, node: &FileNode, request: OpenRequest) -> Result<Stateid, Status> {
+async fn reserve(cx: &Context<'_>, node: &FileNode, request: OpenRequest) -> Result<Stateid, Status> {
     let key = node.key();
     for _ in 0..EXPIRY_TRIES {
         let result = cx.server.files.of(key).open(key, request.clone());
@@ -109,7 +109,7 @@ fn reserve(cx: &Context<'_>, node: &FileNode, request: OpenRequest) -> Result<St
                 return Ok(stateid);
             }
             Err(Conflict::Status(status)) => return Err(status),
-            Err(Conflict::Held(holder, _)) => cx.server.conflict(holder, Status::ShareDenied)?,
+            Err(Conflict::Held(holder, _)) => cx.server.conflict(holder, Status::ShareDenied).await?,
         }
     }
     Err(Status::Delay)
@@ -158,7 +158,7 @@ async fn by_name(cx: &Context<'_>, name: &[u8]) -> Result<Found, Status> {
         Node::File(directory) => {
             let found = directory.lookup_to_open(cx.caller, name).await;
             let (file, now) = found.map_err(|error| missing(error.into()))?;
-            (Node::File(namespace.node(&directory.export, file)?), now)
+            (Node::File(namespace.node(&directory.export, file).await?), now)
         }
         Node::Pseudo(_) => (namespace.lookup(directory, name, cx.caller).await.map_err(missing)?, 0),
     };
@@ -191,7 +191,7 @@ async fn create(cx: &Context<'_>, name: &[u8], how: &CreateHow) -> Result<Found,
     let guarded = matches!(how, CreateHow::Guarded(_));
     let made = directory.create(cx.caller, name, mode, guarded, &set).await?;
     let (file, created, change) = made;
-    let node = cx.server.namespace.node(&directory.export, file)?;
+    let node = cx.server.namespace.node(&directory.export, file).await?;
     regular(&node)?;
     if created {
         let changed = Some(directory.clone());

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use forebay_proto::limits::RECORD_MAX;
 use forebay_proto::nfs4::{
     Attr, Attributes, Bitmap, Component, Fattr, Status, Verifier,
     ops::readdir::{Entry, ReadDirArgs, ReadDirOk},
@@ -10,8 +11,8 @@ use forebay_proto::nfs4::{
 
 use super::Context;
 use crate::{
-    files::{FileNode, Node, attributes, namespace::Child},
-    source::{DirectoryEntry, EntryObject, File, SourceError},
+    files::{FileNode, Namespace, Node, attributes, namespace::Child},
+    source::{DirectoryEntry, EntryObject, File, SourceError, SourceFsid},
 };
 
 /// Cookies are the source's own and stay valid over changes, so the verifier never changes either. Zero, since clients exist that
@@ -23,6 +24,9 @@ const FRAME: usize = 16;
 
 /// Entries of one reply at most: bounds the time one call takes.
 const ENTRIES_MAX: usize = 8192;
+
+/// File systems first seen in one listing; if there are more, their entries say DELAY.
+const UNKNOWN_MAX: usize = 256;
 
 pub async fn run(cx: &Context<'_>, args: &ReadDirArgs) -> Result<ReadDirOk, Status> {
     if matches!(args.cookie, 1 | 2) {
@@ -127,28 +131,78 @@ impl Listing<'_, '_> {
         let want_files = !self.mask.is_subset_of(&attributes::FROM_DIRECTORY);
         // Of a listing, all is on one file system but what is mounted in it, and that is rare.
         let space = if attributes::wants_space(&self.mask) { Some(node.space(caller).await?) } else { None };
-        let limits = (ENTRIES_MAX, self.room);
-        let mask = self.mask;
-        let mut sink = |entry: DirectoryEntry<File>| match entry.file {
-            None => self.push(entry.cookie, entry.name, plain(&mask)),
-            // It was removed while we listed: as if it had never been there.
-            Some(Err(SourceError::Stale | SourceError::Errno(libc::ENOENT))) => ControlFlow::Continue(()),
-            Some(Err(error)) => self.told(entry.cookie, entry.name, Err(error.into())),
-            Some(Ok(EntryObject::Open(file))) => {
-                let told = namespace.node(&node.export, file).and_then(|found| {
-                    let told = found.attributes_now().ok_or(Status::Delay)??;
-                    attributes::of_file(namespace, &found, (&told, space), &mask, lease_seconds)
-                });
-                self.told(entry.cookie, entry.name, told)
+        let (room, mask) = (self.room, self.mask);
+        for first in [true, false] {
+            let mut unknown = Vec::new();
+            let mut sink = |entry: DirectoryEntry<File>| match entry.file {
+                None => self.push(entry.cookie, entry.name, plain(&mask)),
+                // It was removed while we listed: as if it had never been there.
+                Some(Err(SourceError::Stale | SourceError::Errno(libc::ENOENT))) => ControlFlow::Continue(()),
+                Some(Err(error)) => self.told(entry.cookie, entry.name, Err(error.into())),
+                Some(Ok(EntryObject::Open(file))) => {
+                    let found = known(namespace, node, file.fsid(), &mut unknown);
+                    let told =
+                        found.map(|fsid| FileNode { fsid, export: node.export.clone(), file }).and_then(|found| {
+                            let told = found.attributes_now().ok_or(Status::Delay)??;
+                            attributes::of_file(namespace, &found, (&told, space), &mask, lease_seconds)
+                        });
+                    self.told(entry.cookie, entry.name, told)
+                }
+                Some(Ok(EntryObject::Told { id, attributes: told })) => {
+                    let told = known(namespace, node, id.fsid, &mut unknown).and_then(|fsid| {
+                        attributes::of_told(namespace, (fsid, &id), (&told, space), &mask, lease_seconds)
+                    });
+                    self.told(entry.cookie, entry.name, told)
+                }
+            };
+            let end = node.read_directory(caller, cookie, (ENTRIES_MAX, room), want_files, &mut sink).await?;
+            if unknown.is_empty() || !first {
+                return self.registered(node, end).await;
             }
-            Some(Ok(EntryObject::Told { id, attributes: told })) => {
-                let told = namespace
-                    .index_of(&node.export, id.fsid)
-                    .and_then(|fsid| attributes::of_told(namespace, (fsid, &id), (&told, space), &mask, lease_seconds));
-                self.told(entry.cookie, entry.name, told)
+            // File systems seen for the first time: once they have their indices, all is listed again.
+            for fsid in unknown {
+                namespace.index_of(&node.export, fsid).await?;
             }
+            self.entries.clear();
+            (self.room, self.failed) = (room, None);
+        }
+        Err(Status::Delay)
+    }
+
+    /// The listing's handles are registered before the client sees it.
+    async fn registered(&mut self, node: &FileNode, end: bool) -> Result<bool, Status> {
+        let namespace = &self.cx.server.namespace;
+        if self.mask.has(Attr::FileHandle) && namespace.has_unregistered_handles() {
+            if !end {
+                self.tell_on(node).await;
+            }
+            namespace.handles_registered().await?;
+        }
+        Ok(end)
+    }
+
+    /// Tells the plane's table of what the next calls will list, so that a long listing is registered in a few commands. What goes wrong
+    /// here is found again when it is listed.
+    async fn tell_on(&self, node: &FileNode) {
+        let (namespace, Some(last)) = (&self.cx.server.namespace, self.entries.last()) else { return };
+        let mut sink = |entry: DirectoryEntry<File>| {
+            let told = match entry.file {
+                Some(Ok(EntryObject::Open(file))) => {
+                    let fsid = namespace.known_index(&node.export, file.fsid());
+                    fsid.map(|fsid| namespace.file_handle(fsid, file.handle()))
+                }
+                Some(Ok(EntryObject::Told { id, .. })) => {
+                    let fsid = namespace.known_index(&node.export, id.fsid);
+                    fsid.map(|fsid| namespace.file_handle(fsid, &id.handle))
+                }
+                _ => None,
+            };
+            if told == Some(Err(Status::Delay)) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        node.read_directory(caller, cookie, limits, want_files, &mut sink).await
+        let limits = (ENTRIES_MAX, RECORD_MAX as usize);
+        if let Err(status) = node.read_directory(self.cx.caller, last.cookie, limits, true, &mut sink).await {
+            tracing::debug!(?status, "listing ahead for the handle table");
+        }
     }
 
     fn told(&mut self, cookie: u64, name: Bytes, told: Result<Attributes, Status>) -> ControlFlow<()> {
@@ -165,6 +219,20 @@ impl Listing<'_, '_> {
             }
         }
     }
+}
+
+/// The index of a file system that an entry is on; one without is asked for, and the listing is done again.
+fn known(
+    namespace: &Namespace,
+    node: &FileNode,
+    fsid: SourceFsid,
+    unknown: &mut Vec<SourceFsid>,
+) -> Result<u32, Status> {
+    let index = namespace.known_index(&node.export, fsid);
+    if index.is_none() && !unknown.contains(&fsid) && unknown.len() < UNKNOWN_MAX {
+        unknown.push(fsid);
+    }
+    index.ok_or(Status::Delay)
 }
 
 fn plain(mask: &Bitmap) -> Fattr {

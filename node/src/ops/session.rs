@@ -55,7 +55,7 @@ pub fn destroy(cx: &Context<'_>, args: &DestroySessionArgs) -> Result<(), Status
 }
 
 /// DESTROY_CLIENTID.
-pub fn destroy_client(cx: &Context<'_>, args: &DestroyClientidArgs) -> Result<(), Status> {
+pub async fn destroy_client(cx: &Context<'_>, args: &DestroyClientidArgs) -> Result<(), Status> {
     let has_state = cx.server.files.has_state(args.clientid);
     let owner = {
         let mut clients = cx.server.clients.lock();
@@ -63,15 +63,15 @@ pub fn destroy_client(cx: &Context<'_>, args: &DestroyClientidArgs) -> Result<()
         clients.destroy(args.clientid, has_state)?;
         owner
     };
-    cx.server.free_client(args.clientid);
+    cx.server.free_client(args.clientid).await;
     if let Some(owner) = owner {
-        cx.server.reclaim_done(&owner);
+        cx.server.reclaim_done(&owner).await;
     }
     Ok(())
 }
 
 /// RECLAIM_COMPLETE.
-pub fn reclaim_complete(cx: &Context<'_>, args: &ReclaimCompleteArgs) -> Result<(), Status> {
+pub async fn reclaim_complete(cx: &Context<'_>, args: &ReclaimCompleteArgs) -> Result<(), Status> {
     let client = cx.client()?;
     if args.one_fs {
         // About a file system that moved here; none does.
@@ -82,7 +82,7 @@ pub fn reclaim_complete(cx: &Context<'_>, args: &ReclaimCompleteArgs) -> Result<
     }
     let owner = cx.server.clients.lock().owner(client.id).cloned();
     if let Some(owner) = owner {
-        cx.server.reclaim_done(&owner);
+        cx.server.reclaim_done(&owner).await;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_meta::state::ClientRecord;
+use forebay_meta::state::{self as plane, ClientRecord, Home};
 use forebay_proto::nfs4::{
     ClientId, SessionId, Status, Verifier, exchange_id,
     ops::create_session::{CreateSessionArgs, CreateSessionOk},
@@ -32,6 +32,13 @@ pub struct ClientPrincipal {
     pub flavor: u32,
     /// uid of AUTH_SYS, 0 without.
     pub uid: u32,
+}
+
+impl ClientPrincipal {
+    /// As it is on record.
+    fn to_bytes(self) -> [u8; 8] {
+        (u64::from(self.flavor) << 32 | u64::from(self.uid)).to_be_bytes()
+    }
 }
 
 /// What operations of a session need of its client without looking it up.
@@ -213,6 +220,7 @@ impl Clients {
         &self,
         request: &CreateSessionArgs,
         principal: ClientPrincipal,
+        home: Home,
     ) -> Result<SessionRequest, Status> {
         let client = self.clients.get(&request.clientid).ok_or(Status::StaleClientid)?;
         if request.sequence == client.sequence {
@@ -230,8 +238,15 @@ impl Clients {
         if client.principal != principal {
             return Err(Status::ClidInUse);
         }
-        let (owner, clientid, verifier) = (client.owner.to_vec(), client.shared.id.0, client.verifier);
-        Ok(SessionRequest::New(Some(ClientRecord { owner, clientid, verifier })))
+        Ok(SessionRequest::New(Some(ClientRecord {
+            owner: plane::Bytes(client.owner.to_vec()),
+            clientid: client.shared.id.0,
+            verifier: client.verifier,
+            principal: plane::Bytes(principal.to_bytes().to_vec()),
+            home,
+            sequence: request.sequence,
+            reclaim_until_ms: None,
+        })))
     }
 
     /// The session was made: confirms the client and keeps the reply for a replay. Call after

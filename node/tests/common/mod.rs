@@ -15,7 +15,7 @@ use std::{
 };
 
 use self::upstream::Upstream;
-use forebay_meta::{LocalStore, state::Identity};
+use forebay_meta::{Plane, state::Identity};
 use forebay_node::{
     admin::metrics::NfsMetrics,
     cache::{Cache, CacheOptions},
@@ -63,6 +63,8 @@ pub struct Lab {
     local: LocalOptions,
     /// Serve through the cache, under this policy.
     cached: Option<CachedOptions>,
+    /// Whether the source's handles are as long as handles may be.
+    long_handles: bool,
 }
 
 /// A server that runs until it is stopped or dropped.
@@ -101,7 +103,8 @@ impl Lab {
         let through_cache = module_path!().starts_with("cached");
         let policy = Policy::preset(Consistency::Strict);
         let cached = through_cache.then(|| CachedOptions { policy, ..CachedOptions::default() });
-        Self { home, exports, options, local: LocalOptions::default(), cached }
+        let long_handles = module_path!().starts_with("cached_protocol");
+        Self { home, exports, options, local: LocalOptions::default(), cached, long_handles }
     }
 
     /// Another lease.
@@ -159,7 +162,7 @@ impl Lab {
             let source = match self.cached {
                 None => Source::Local(local),
                 Some(options) => {
-                    let upstream = Upstream::new(local);
+                    let upstream = Arc::new(Upstream::with_handles(local, self.long_handles));
                     upstreams.push(upstream.clone());
                     let seed = std::process::id().into();
                     Source::Cached(CachedSource::new((name, &url), upstream, cache.clone(), options, seed))
@@ -173,9 +176,9 @@ impl Lab {
 
     async fn serve(&self, exports: Vec<Export>, upstreams: Vec<Arc<Upstream>>) -> Running {
         let identity = || Identity { cluster: "test".into(), handle_key: *b"a fixed test key" };
-        let plane = Arc::new(LocalStore::open(&self.home.path().join(".plane"), identity).unwrap());
+        let plane = Plane::open(&self.home.path().join(".plane"), identity).unwrap();
         let metrics = Arc::new(NfsMetrics::new());
-        let server = Arc::new(Server::start(exports, plane, self.options, metrics).unwrap());
+        let server = Arc::new(Server::start(exports, plane, self.options, metrics).await.unwrap());
         let socket = listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (address, drain) = (socket.local_addr().unwrap(), CancellationToken::new());
         let task = tokio::spawn(listener::serve(server.clone(), socket, drain.clone()));

@@ -14,8 +14,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use forebay_node::source::{
-    EntryObject, FileAttributes, NewObject, ObjectId, ReadOutcome, SeekWhat, SetAttributes, SourceError,
-    SpaceAttributes, XattrSet,
+    EntryObject, FileAttributes, NewObject, ObjectId, ReadOutcome, SOURCE_HANDLE_MAX, SeekWhat, SetAttributes,
+    SourceError, SourceHandle, SpaceAttributes, XattrSet,
     local::{LocalFile, LocalSource},
     remote::{
         Changed, Committed, Data, DataRead, DirectoryChange, Health, Made, OnBehalf, Page, PageEntry, Place,
@@ -41,13 +41,20 @@ pub struct Upstream {
     pub late: Mutex<Option<(&'static str, Duration)>>,
     pub frozen: Mutex<Option<FileAttributes>>,
     pub no_ahead: AtomicBool,
+    /// Whether its handles are as long as handles may be.
+    pub long_handles: bool,
 }
 
 type Result<T> = std::result::Result<T, SourceError>;
 
 impl Upstream {
     pub fn new(local: LocalSource) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::with_handles(local, false))
+    }
+
+    pub fn with_handles(local: LocalSource, long_handles: bool) -> Self {
+        Self {
+            long_handles,
             local,
             calls: Mutex::default(),
             read_bytes: AtomicU64::new(0),
@@ -58,7 +65,19 @@ impl Upstream {
             late: Mutex::default(),
             frozen: Mutex::default(),
             no_ahead: AtomicBool::new(false),
-        })
+        }
+    }
+
+    /// An object's id as this source tells it: of a long handle the first byte says how much of it means something.
+    pub fn told(&self, id: ObjectId) -> ObjectId {
+        if !self.long_handles {
+            return id;
+        }
+        let short = id.handle.as_bytes();
+        let mut long = [0xA5; SOURCE_HANDLE_MAX];
+        long[0] = u8::try_from(short.len()).unwrap();
+        long[1..=short.len()].copy_from_slice(short);
+        ObjectId { handle: SourceHandle::new(&long).unwrap(), ..id }
     }
 
     /// Calls so far, and from now on counted from zero.
@@ -96,7 +115,12 @@ impl Upstream {
     }
 
     fn file(&self, id: &ObjectId) -> Result<Arc<LocalFile>> {
-        self.local.resolve(id.fsid, &id.handle)
+        if !self.long_handles {
+            return self.local.resolve(id.fsid, &id.handle);
+        }
+        let long = id.handle.as_bytes();
+        let short = long.get(1..=usize::from(long[0])).filter(|_| long.len() == SOURCE_HANDLE_MAX);
+        self.local.resolve(id.fsid, &short.and_then(SourceHandle::new).ok_or(SourceError::Stale)?)
     }
 
     fn seen(&self, by: &OnBehalf, file: &LocalFile, want: Want) -> Result<SeenObject> {
@@ -110,7 +134,7 @@ impl Upstream {
         let access = if want.access { Some(self.local.access(&by.user, file)?) } else { None };
         let readable = self.local.access(&by.user, file).is_ok_and(|may| may.read || may.execute);
         let data = if want.read > 0 && readable { self.data(file, 0, want.read as usize).ok() } else { None };
-        Ok(SeenObject { id: file.id(), attributes, access, data })
+        Ok(SeenObject { id: self.told(file.id()), attributes, access, data })
     }
 
     fn data(&self, file: &LocalFile, offset: u64, count: usize) -> Result<Data> {
@@ -306,7 +330,9 @@ impl RemoteSource for Upstream {
         let eof = self.local.read_directory(&by.user, &dir, cookie, most, true, &mut |entry| {
             let object = match entry.file.unwrap() {
                 Ok(EntryObject::Open(file)) => self.seen(by, &file, Want::default()),
-                Ok(EntryObject::Told { id, attributes }) => Ok(SeenObject { id, attributes, access: None, data: None }),
+                Ok(EntryObject::Told { id, attributes }) => {
+                    Ok(SeenObject { id: self.told(id), attributes, access: None, data: None })
+                }
                 Err(error) => Err(error),
             };
             entries.push(PageEntry { cookie: entry.cookie, name: entry.name, object });

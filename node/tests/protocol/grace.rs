@@ -103,10 +103,10 @@ async fn who_does_not_come_in_time_has_lost_it_also_at_the_next_restart() {
     running.stop().await;
 
     let running = lab.start().await;
-    running.server.tick();
+    running.server.tick().await;
     assert!(running.server.in_grace(), "time is not up");
     tokio::time::sleep(Duration::from_millis(300)).await;
-    running.server.tick();
+    running.server.tick().await;
     assert!(!running.server.in_grace());
     let other = running.client("other").await;
     done(&other, at_then("data", [open("o", "1", BOTH, 0)])).await;

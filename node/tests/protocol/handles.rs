@@ -106,3 +106,26 @@ fn any_bytes_are_refused_and_any_handle_comes_back() {
         properties::filehandle(&bytes[..random as usize % 73]);
     }
 }
+
+#[tokio::test]
+async fn an_export_may_have_all_its_handles_in_the_table() {
+    let tabled = ExportOptions { table_handles: true, ..trusting() };
+    let lab = Lab::new(vec![("/data", tabled), ("/plain", trusting())]);
+    std::fs::write(lab.path("file"), "same").unwrap();
+    std::fs::write(lab.path("../plain/file"), "").unwrap();
+    let running = lab.start().await;
+    let session = running.client("a").await;
+    let handle = value!(done(&session, at_then("data/file", [getfh()])).await, GetFh).handle;
+    let proposals = running.server.namespace.handle_proposals();
+    assert!(proposals >= 1);
+    let again = value!(done(&session, at_then("data/file", [getfh()])).await, GetFh).handle;
+    assert_eq!((&again, running.server.namespace.handle_proposals()), (&handle, proposals), "known by now");
+    done(&session, at_then("plain/file", [getfh()])).await;
+    std::fs::rename(lab.path("file"), lab.path("moved")).unwrap();
+    drop(session);
+    running.stop().await;
+    let running = lab.start().await;
+    let session = running.client("a").await;
+    let replies = done(&session, [putfh(&handle), read(forebay_proto::nfs4::Stateid::ANONYMOUS, 0, 9)]).await;
+    assert_eq!(&value!(replies, Read).data[..], b"same");
+}

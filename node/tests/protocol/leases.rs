@@ -38,7 +38,7 @@ async fn an_expired_client_keeps_all_until_somebody_conflicts() {
     let lab = Lab::default().lease(LEASE);
     let held = held(&lab).await;
     silence().await;
-    held.running.server.tick();
+    held.running.server.tick().await;
     // Others come and go without touching what it holds.
     let other = held.running.client("other").await;
     done(&other, at_then("data", [create("o", "elsewhere", BOTH)])).await;
@@ -83,7 +83,7 @@ async fn an_expired_client_without_state_is_forgotten() {
     let held = held(&lab).await;
     let idle = held.running.client("idle").await;
     silence().await;
-    held.running.server.tick();
+    held.running.server.tick().await;
     assert_eq!(status(&idle, [Op::PutRootFh(())]).await, Status::BadSession);
     assert_eq!(status(&held.holder, [Op::PutRootFh(())]).await, Status::Ok);
     assert_eq!(held.running.server.sessions.len(), 1);

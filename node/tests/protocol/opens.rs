@@ -142,7 +142,7 @@ async fn a_file_without_a_name_works_until_its_last_close() {
         let replies = done(&session, [putfh(&handle), read(stateid, 0, 9)]).await;
         assert_eq!(&value!(replies, Read).data[..], b"still");
         done(&session, [putfh(&handle), close(stateid)]).await;
-        running.server.tick();
+        running.server.tick().await;
         assert_eq!(status(&session, [putfh(&handle), getattr(&[])]).await, Status::Stale, "{file}");
     }
 }
