@@ -3,6 +3,7 @@
 //! Owns: the pure state core ([`state`]) and the store that keeps it in a directory ([`Plane`]).
 //! Never does: NFS, sockets. Invariant: a fact is on disk before anybody is told of it.
 
+pub mod keeper;
 mod local_store;
 mod plane;
 pub mod state;
