@@ -4,6 +4,7 @@
 //! Never does: NFS, sockets. Invariant: a fact is on disk before anybody is told of it.
 
 mod local_store;
+pub mod raft;
 pub mod state;
 
 pub use local_store::{LocalStore, StoreError};
