@@ -10,7 +10,7 @@ use std::{
     ops::{Bound, RangeBounds},
     path::Path,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -44,6 +44,9 @@ const QUEUE: usize = 256;
 /// One message to a follower, and one page of what is applied, has about this many bytes of entries, or one entry.
 const PAGE_BYTES: usize = 1 << 20;
 
+/// How often is looked whether the log is closed.
+const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(2);
+
 /// The key of the entry at `index`: in the order of indices.
 pub(super) fn entry_key(index: u64) -> [u8; 9] {
     let mut key = [ENTRY; 9];
@@ -76,6 +79,8 @@ struct Inner {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     figures: Arc<LogFigures>,
+    /// The last field: gone when the database is closed.
+    open: Arc<()>,
 }
 
 impl LogStore {
@@ -110,12 +115,18 @@ impl LogStore {
             committed_on_disk,
         };
         let thread = std::thread::Builder::new().name("raft-log".into()).spawn(move || writer.run())?;
-        Ok(Self(Arc::new(Inner { database, contents, queue: Some(sender), stop, thread: Some(thread), figures })))
+        let (queue, thread, open) = (Some(sender), Some(thread), Arc::new(()));
+        Ok(Self(Arc::new(Inner { database, contents, queue, stop, thread, figures, open })))
     }
 
     /// What the log's thread has done.
     pub fn figures(&self) -> Arc<LogFigures> {
         self.0.figures.clone()
+    }
+
+    /// To see from outside when the log is closed.
+    pub(super) fn watch(&self) -> LogWatch {
+        LogWatch { open: Arc::downgrade(&self.0.open), figures: self.0.figures.clone() }
     }
 
     async fn queue(&self, write: Write) -> io::Result<()> {
@@ -160,6 +171,26 @@ impl LogStore {
         });
         let recent = recent.cloned().collect();
         (contents.removals, start, on_disk_end, recent)
+    }
+}
+
+/// Sees whether a log is still in use, without being a use.
+pub(super) struct LogWatch {
+    open: Weak<()>,
+    figures: Arc<LogFigures>,
+}
+
+impl LogWatch {
+    pub(super) fn figures(&self) -> Arc<LogFigures> {
+        self.figures.clone()
+    }
+
+    /// Waits until the last user of the log is gone, and its thread with it.
+    pub(super) async fn closed(&self) {
+        // openraft's tasks end one after another and tell nobody.
+        while self.open.strong_count() > 0 {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 }
 

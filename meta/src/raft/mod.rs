@@ -5,9 +5,13 @@
 
 pub mod core;
 mod database;
+mod endpoint;
+mod group;
+pub mod in_process;
 mod log_store;
 mod log_tail;
 mod log_writer;
+mod network;
 mod records;
 mod snapshot;
 mod snapshot_files;
@@ -18,11 +22,15 @@ mod types;
 pub use self::{
     core::{Change, Changes, Core, Damaged},
     database::OpenError,
+    group::{ChangeError, Group, MAX_COMMAND_BYTES, Options, ProposeError, ReadError, StartError, Status, Timing},
     log_store::LogStore,
     log_writer::LogFigures,
+    network::{Answer, Endpoint, Message, Outcome, Peer, Request, Wire, WireError},
     records::Applied,
     snapshot::{ChunkDecoder, ChunkEncoder, Decoded, MAX_CHUNK_BYTES, MAX_ROW_BYTES, Row},
     snapshot_files::SnapshotFiles,
     state_machine::{Replica, SnapshotAfter, SnapshotMaker, StateMachine},
-    types::{CommandBytes, Entry, LogIdOf, Membership, NodeId, ReplyBytes, SnapshotMeta, StoredMembership, Types, Vote},
+    types::{
+        CommandBytes, Entry, LogIdOf, Membership, NodeId, ReplyBytes, SnapshotMeta, StoredMembership, Types, Vote,
+    },
 };

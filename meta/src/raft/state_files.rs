@@ -68,12 +68,7 @@ impl StateDatabase {
     }
 
     /// Calls `each` for every row from the table `from` to the table `to`, in the order of keys.
-    pub(super) fn rows(
-        &self,
-        from: u8,
-        to: u8,
-        mut each: impl FnMut(Row<'_>) -> io::Result<()>,
-    ) -> io::Result<()> {
+    pub(super) fn rows(&self, from: u8, to: u8, mut each: impl FnMut(Row<'_>) -> io::Result<()>) -> io::Result<()> {
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(match to.checked_add(1) {
             Some(next) => vec![ROW, next],

@@ -110,10 +110,13 @@ async fn damage_is_found_at_start() {
         ("a version from the future", Box::new(move |database| flip(database, &key(5), 0))),
         ("a flipped bit in the vote", Box::new(move |database| flip(database, b"m.vote", 10))),
         ("a missing entry", Box::new(|database| database.delete(key(5)).unwrap())),
-        ("an entry in another's place", Box::new(|database| {
-            let other = database.get(key(6)).unwrap().unwrap();
-            database.put(key(5), other).unwrap();
-        })),
+        (
+            "an entry in another's place",
+            Box::new(|database| {
+                let other = database.get(key(6)).unwrap().unwrap();
+                database.put(key(5), other).unwrap();
+            }),
+        ),
         ("a record cut short", Box::new(|database| database.put(key(5), b"short").unwrap())),
     ];
     for (what, damage) in damages {
