@@ -61,13 +61,16 @@ pub struct Timing {
     pub election: Duration,
     /// The next slot waits this much longer. A slot is the node's id modulo 5.
     pub election_step: Duration,
+    /// A snapshot of which no chunk goes over for this long is broken off and begun anew. Longer than it takes to take one in.
+    pub snapshot_stall: Duration,
 }
 
 impl Default for Timing {
     /// A new leader within two seconds: 1.1 s until the longest lease is over, and the election.
     fn default() -> Self {
         let (heartbeat, election) = (Duration::from_millis(200), Duration::from_millis(600));
-        Self { heartbeat, election, election_step: Duration::from_millis(100) }
+        let (election_step, snapshot_stall) = (Duration::from_millis(100), Duration::from_secs(15));
+        Self { heartbeat, election, election_step, snapshot_stall }
     }
 }
 
@@ -199,7 +202,7 @@ impl<C: Core> Group<C> {
     /// Opens or begins this node's log and state, and takes part from now on.
     pub async fn start(options: Options, wire: Arc<dyn Wire>) -> Result<Self, StartError> {
         let config = config(&options).map_err(StartError::Raft)?;
-        let Options { id, directory, patience, snapshot_after, .. } = options;
+        let Options { id, directory, patience, snapshot_after, timing } = options;
         let open = move || {
             let state = StateMachine::<C>::open(&directory, snapshot_after)?;
             let replica = state.replica();
@@ -209,7 +212,9 @@ impl<C: Core> Group<C> {
         let opened = tokio::task::spawn_blocking(open).await;
         let (state, log) = opened.map_err(|error| StartError::Raft(error.to_string()))??;
         let (replica, watch) = (state.replica(), log.watch());
-        let raft = Raft::new(id, Arc::new(config), Links(wire.clone()), log, state).await;
+        let raft =
+            Raft::new(id, Arc::new(config), Links { wire: wire.clone(), stall: timing.snapshot_stall }, log, state)
+                .await;
         let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
         let stop = CancellationToken::new();
         tokio::spawn(make_snapshots(raft.clone(), replica.clone(), stop.clone()));
@@ -343,7 +348,7 @@ impl<C: Core> Group<C> {
 
 fn config(options: &Options) -> Result<Config, String> {
     let millis = |duration: Duration| duration.as_millis() as u64;
-    let Timing { heartbeat, election, election_step } = options.timing;
+    let Timing { heartbeat, election, election_step, .. } = options.timing;
     let least = election + election_step * (options.id % ELECTION_SLOTS) as u32;
     let config = Config {
         cluster_name: "forebay".into(),

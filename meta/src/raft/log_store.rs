@@ -79,6 +79,8 @@ struct Inner {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     figures: Arc<LogFigures>,
+    /// After the database: what it holds on to, such as the directory's lock, is let go of when that is closed.
+    _barrier: Barrier,
     /// The last field: gone when the database is closed.
     open: Arc<()>,
 }
@@ -109,14 +111,14 @@ impl LogStore {
             database: database.clone(),
             contents: contents.clone(),
             queue,
-            barrier,
+            barrier: barrier.clone(),
             stop: stop.clone(),
             figures: figures.clone(),
             committed_on_disk,
         };
         let thread = std::thread::Builder::new().name("raft-log".into()).spawn(move || writer.run())?;
         let (queue, thread, open) = (Some(sender), Some(thread), Arc::new(()));
-        Ok(Self(Arc::new(Inner { database, contents, queue, stop, thread, figures, open })))
+        Ok(Self(Arc::new(Inner { database, contents, queue, stop, thread, figures, _barrier: barrier, open })))
     }
 
     /// What the log's thread has done.

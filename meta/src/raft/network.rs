@@ -17,7 +17,7 @@ use openraft::{
     },
 };
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time};
 
 use super::{
     snapshot_files::SnapshotFiles,
@@ -136,19 +136,25 @@ pub trait Endpoint: Send + Sync + 'static {
 
 /// openraft's network on a wire.
 #[derive(Clone)]
-pub(super) struct Links(pub(super) Arc<dyn Wire>);
+pub(super) struct Links {
+    pub(super) wire: Arc<dyn Wire>,
+    /// A snapshot of which no chunk goes over for this long is broken off.
+    pub(super) stall: Duration,
+}
 
 /// A [`Wire`] to one node.
 pub(super) struct Link {
     wire: Arc<dyn Wire>,
     peer: Peer,
+    stall: Duration,
 }
 
 impl RaftNetworkFactory<Types> for Links {
     type Network = Link;
 
     async fn new_client(&mut self, target: NodeId, node: &BasicNode) -> Link {
-        Link { wire: self.0.clone(), peer: Peer { id: target, address: node.addr.clone() } }
+        let peer = Peer { id: target, address: node.addr.clone() };
+        Link { wire: self.wire.clone(), peer, stall: self.stall }
     }
 }
 
@@ -164,6 +170,20 @@ impl Link {
 /// The peer answered something else than was asked.
 fn astray() -> RPCError<Types> {
     RPCError::Network(NetworkError::from_string("the answer is to another question"))
+}
+
+/// Hands chunks over as they are taken. Returns when none is for as long as `stall`, or there is no answer to the last for so long.
+async fn feed(mut chunks: mpsc::Receiver<io::Result<Bytes>>, sender: mpsc::Sender<io::Result<Bytes>>, stall: Duration) {
+    while let Some(chunk) = chunks.recv().await {
+        match time::timeout(stall, sender.send(chunk)).await {
+            Ok(Ok(())) => {}
+            // Nobody takes any more: the wire has failed, and will say so.
+            Ok(Err(_)) => break,
+            Err(_) => return,
+        }
+    }
+    drop(sender);
+    time::sleep(stall).await;
 }
 
 impl RaftNetworkV2<Types> for Link {
@@ -209,10 +229,14 @@ impl RaftNetworkV2<Types> for Link {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        let chunks = snapshot.snapshot.chunks();
+        let (sender, chunks) = mpsc::channel(1);
         let sending = self.wire.snapshot(&self.peer, vote, chunks, option.hard_ttl());
         tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
+            () = feed(snapshot.snapshot.chunks(), sender, self.stall) => {
+                let why = format!("no chunk of a snapshot went over to node {} for {:?}", self.peer.id, self.stall);
+                Err(StreamingError::Unreachable(Unreachable::from_string(why)))
+            }
             sent = sending => match sent {
                 Ok(vote) => Ok(SnapshotResponse::new(vote)),
                 Err(error) => Err(StreamingError::Unreachable(Unreachable::from_string(error))),

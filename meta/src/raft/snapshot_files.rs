@@ -17,7 +17,7 @@ use super::{
     database::{broken, damaged, state_options},
     records::{self, Applied},
     snapshot::{ChunkDecoder, ChunkEncoder, Decoded, Row},
-    state_files::{APPLIED_KEY, Directories, StateDatabase, remove, row_key},
+    state_files::{APPLIED_KEY, Directories, Lock, StateDatabase, remove, row_key},
     types::SnapshotMeta,
 };
 
@@ -104,7 +104,7 @@ impl SnapshotFiles {
 
     fn build(directories: &Directories, next: impl FnMut() -> io::Result<Option<Bytes>>) -> io::Result<Self> {
         let path = directories.fresh("incoming");
-        match build_database(&path, next) {
+        match build_database(&path, directories.lock(), next) {
             Ok(applied) => Ok(Self(Arc::new(Files { path, applied, received: true }))),
             Err(error) => {
                 remove(&path);
@@ -136,7 +136,7 @@ impl SnapshotFiles {
 }
 
 /// Makes a database at `path` of the chunks of a snapshot: sorted table files, taken in at the end.
-fn build_database(path: &Path, mut next: impl FnMut() -> io::Result<Option<Bytes>>) -> io::Result<Applied> {
+fn build_database(path: &Path, lock: Lock, mut next: impl FnMut() -> io::Result<Option<Bytes>>) -> io::Result<Applied> {
     let tables = path.join("tables");
     fs::create_dir_all(&tables)?;
     let options = state_options();
@@ -172,7 +172,7 @@ fn build_database(path: &Path, mut next: impl FnMut() -> io::Result<Option<Bytes
         last.finish().map_err(broken)?;
     }
     let applied = applied.filter(|_| decoder.ended()).ok_or_else(|| damaged("the snapshot ended too early"))?;
-    let state = StateDatabase::open(path.to_owned()).map_err(io::Error::other)?;
+    let state = StateDatabase::open(path.to_owned(), lock).map_err(io::Error::other)?;
     if !files.is_empty() {
         let mut ingest = IngestExternalFileOptions::default();
         ingest.set_move_files(true);

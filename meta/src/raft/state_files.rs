@@ -6,15 +6,19 @@
 //! state/N/        a database: rows and how far they are applied
 //! snapshots/N/    a checkpoint of it, hard links mostly
 //! incoming/N/     a database that a snapshot is being built into
+//! LOCK            locked by whoever has any of it open
 //! ```
-//! Invariants: what `CURRENT` names is whole and durable; everything else is of no use after a restart and is removed.
+//! Invariants: nothing is touched before the lock is had (RocksDB renames files before it looks at its own); what `CURRENT` names is whole and durable; everything else is of no use after a restart and is removed.
 
 use std::{
     fs::{self, File},
     io::{self, Write},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use rocksdb::{DB, Direction, IteratorMode, ReadOptions, checkpoint::Checkpoint};
@@ -41,18 +45,23 @@ pub(super) struct StateDatabase {
     database: Option<DB>,
     path: PathBuf,
     retired: AtomicBool,
+    /// Held until the database is closed.
+    _lock: Option<Lock>,
 }
 
+/// That nobody else has the directory.
+pub(super) type Lock = Arc<File>;
+
 impl StateDatabase {
-    pub(super) fn open(path: PathBuf) -> Result<Self, OpenError> {
+    pub(super) fn open(path: PathBuf, lock: Lock) -> Result<Self, OpenError> {
         let database = database::open(&state_options(), &path)?;
-        Ok(Self { database: Some(database), path, retired: AtomicBool::new(false) })
+        Ok(Self { database: Some(database), path, retired: AtomicBool::new(false), _lock: Some(lock) })
     }
 
     /// Opens what nobody writes any more.
     pub(super) fn open_read_only(path: PathBuf) -> io::Result<Self> {
         let database = DB::open_for_read_only(&state_options(), &path, false).map_err(broken)?;
-        Ok(Self { database: Some(database), path, retired: AtomicBool::new(false) })
+        Ok(Self { database: Some(database), path, retired: AtomicBool::new(false), _lock: None })
     }
 
     pub(super) fn database(&self) -> &DB {
@@ -125,6 +134,7 @@ pub(super) fn remove(path: &Path) {
 #[derive(Debug)]
 pub(super) struct Directories {
     root: PathBuf,
+    lock: Lock,
     /// Names that were not used in this process; directories of earlier ones are removed at start.
     next: AtomicU64,
 }
@@ -138,13 +148,14 @@ impl Directories {
             // Secrets are among the rows: nobody else may read them.
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(OpenError::at(&path))?;
         }
+        let lock = lock(root)?;
         let current = root.join("state/CURRENT");
         let number = match fs::read_to_string(&current) {
             Ok(text) => text.trim().parse().map_err(|_| OpenError::at(&current)(damaged("this is no number")))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(error) => return Err(OpenError::at(&current)(error)),
         };
-        let directories = Self { root: root.to_owned(), next: AtomicU64::new(number + 1) };
+        let directories = Self { root: root.to_owned(), lock, next: AtomicU64::new(number + 1) };
         directories.sweep(number).map_err(OpenError::at(root))?;
         if number == 0 {
             let path = directories.fresh("state");
@@ -152,6 +163,11 @@ impl Directories {
         }
         let path = root.join("state").join(number.to_string());
         Ok((directories, path, true))
+    }
+
+    /// The lock, to be held for as long as anything is open.
+    pub(super) fn lock(&self) -> Lock {
+        self.lock.clone()
     }
 
     /// A name in `state`, `snapshots` or `incoming` that nothing has.
@@ -183,5 +199,15 @@ impl Directories {
             }
         }
         Ok(())
+    }
+}
+
+fn lock(root: &Path) -> Result<Lock, OpenError> {
+    let path = root.join("LOCK");
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(OpenError::at(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Arc::new(file)),
+        Err(fs::TryLockError::WouldBlock) => Err(OpenError::InUse(root.to_owned())),
+        Err(fs::TryLockError::Error(error)) => Err(OpenError::at(&path)(error)),
     }
 }

@@ -29,7 +29,7 @@ use super::{
     log_tail::weight,
     records::{self, Applied},
     snapshot_files::SnapshotFiles,
-    state_files::{APPLIED_KEY, Directories, StateDatabase, row_key},
+    state_files::{APPLIED_KEY, Directories, Lock, StateDatabase, row_key},
     types::{LogIdOf, ReplyBytes, SnapshotMeta, StoredMembership, Types},
 };
 
@@ -84,8 +84,8 @@ struct Current<C> {
 }
 
 impl<C: Core> Current<C> {
-    fn load(path: &Path) -> io::Result<Self> {
-        let rows = StateDatabase::open(path.to_owned()).map_err(io::Error::other)?;
+    fn load(path: &Path, lock: Lock) -> io::Result<Self> {
+        let rows = StateDatabase::open(path.to_owned(), lock).map_err(io::Error::other)?;
         let mut core = C::default();
         // Tables that are not resident are not even read: each table is a range of its own.
         for table in (0..=u8::MAX).filter(|&table| C::is_resident(table)) {
@@ -157,7 +157,7 @@ impl<C: Core> StateMachine<C> {
     /// Opens or begins the state in `directory`, and loads the resident rows.
     pub fn open(directory: &Path, after: SnapshotAfter) -> Result<Self, OpenError> {
         let (directories, path, exists) = Directories::open(directory)?;
-        let current = Current::load(&path).map_err(OpenError::at(&path))?;
+        let current = Current::load(&path, directories.lock()).map_err(OpenError::at(&path))?;
         if !exists {
             directories.switch(&path).map_err(OpenError::at(&path))?;
         }
@@ -290,7 +290,7 @@ impl<C: Core> RaftStateMachine<Types> for StateMachine<C> {
 fn install<C: Core>(shared: &Shared<C>, snapshot: &SnapshotFiles) -> io::Result<()> {
     let path = shared.directories.fresh("state");
     snapshot.place(&shared.directories, &path)?;
-    let fresh = Current::<C>::load(&path)?;
+    let fresh = Current::<C>::load(&path, shared.directories.lock())?;
     if fresh.applied != *snapshot.applied() {
         return Err(damaged("a snapshot covers something else than it said"));
     }

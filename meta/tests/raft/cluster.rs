@@ -24,6 +24,7 @@ pub const TIMING: Timing = Timing {
     heartbeat: Duration::from_millis(100),
     election: Duration::from_millis(300),
     election_step: Duration::from_millis(60),
+    snapshot_stall: Duration::from_secs(2),
 };
 
 pub struct Cluster {
@@ -77,11 +78,6 @@ impl Cluster {
                 Ok(node) => break node,
                 // Whoever was asking the dead node something still has its database open.
                 Err(StartError::Open(OpenError::InUse(_))) if Instant::now() < until => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                Err(StartError::Open(OpenError::Io { error, .. }))
-                    if error.to_string().contains("in use") && Instant::now() < until =>
-                {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Err(error) => panic!("node {id}: {error}"),

@@ -201,6 +201,15 @@ fn happen(dice: &mut Dice, cluster: &Cluster, storm: &Storm, down: &mut Vec<Node
     }
 }
 
+/// Clients end however the rest does.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn run(seed: u64, count: u64, seconds: u64) {
     println!("seed {seed}, {count} nodes, {seconds} s");
     let (storm, stop) = (Arc::new(Storm::new(seed)), AtomicBool::new(false));
@@ -208,6 +217,7 @@ fn run(seed: u64, count: u64, seconds: u64) {
     let cluster = Cluster::new(storm.clone(), after, Duration::from_secs(2)).begun(3, count);
     let mut dice = Dice(!seed);
     let history: BTreeMap<Mark, Told> = thread::scope(|scope| {
+        let stop_clients = StopOnDrop(&stop);
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
                 scope.spawn({
@@ -225,7 +235,7 @@ fn run(seed: u64, count: u64, seconds: u64) {
         storm.split(HashMap::new());
         storm.weather(0, 0);
         down.into_iter().for_each(|id| cluster.start(id));
-        stop.store(true, Ordering::Relaxed);
+        drop(stop_clients);
         clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
     });
     let mut history = history;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use forebay_meta::raft::{Entry, SnapshotAfter, SnapshotFiles, StateMachine};
+use forebay_meta::raft::{Entry, OpenError, SnapshotAfter, SnapshotFiles, StateMachine};
 use openraft::{RaftSnapshotBuilder, storage::RaftStateMachine};
 use tokio::sync::mpsc;
 
@@ -202,6 +202,17 @@ fn copy(from: &Path, to: &Path) {
             std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn a_directory_is_one_processs() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut state = open(directory.path());
+    apply(&mut state, story(0, 100)).await;
+    let snapshot = build(&mut state).await;
+    let second = State::open(directory.path(), SnapshotAfter::default());
+    assert!(matches!(second, Err(OpenError::InUse(_))));
+    assert!(!chunks(&snapshot).await.is_empty(), "whoever came second removed nothing");
 }
 
 #[tokio::test]
