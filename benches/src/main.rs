@@ -13,6 +13,7 @@ mod memory;
 mod pattern;
 mod process;
 mod proxy;
+mod raft;
 mod servers;
 mod table;
 mod tree;
@@ -57,6 +58,18 @@ enum Command {
         /// Files to open.
         #[arg(long, default_value_t = 10_000)]
         files: usize,
+    },
+    /// The replicated plane: three nodes in this process, each with its log on the disk.
+    Raft {
+        /// Where the nodes' directories are: the disk that is measured [default: the system's temporary directory]
+        #[arg(long)]
+        directory: Option<PathBuf>,
+        /// How long each measurement takes
+        #[arg(long, default_value_t = 5.0)]
+        seconds: f64,
+        /// Handles to register, for memory, restart and a newcomer; 0: none
+        #[arg(long, default_value_t = 1_000_000)]
+        handles: u64,
     },
 }
 
@@ -121,6 +134,9 @@ fn main() -> Result<()> {
         Command::Load(args) => load(&args),
         Command::Cached { quick, only, minutes } => cached::run(quick, &only, minutes),
         Command::Memory { files } => memory::run(files),
+        Command::Raft { directory, seconds, handles } => {
+            raft::run(directory, Duration::try_from_secs_f64(seconds)?, handles)
+        }
     }
 }
 

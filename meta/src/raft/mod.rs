@@ -34,3 +34,16 @@ pub use self::{
         CommandBytes, Entry, LogIdOf, Membership, NodeId, ReplyBytes, SnapshotMeta, StoredMembership, Types, Vote,
     },
 };
+
+/// The bytes of a golden file, which `bytes` must equal. With `FOREBAY_WRITE_GOLDEN` set a file that is not there is written: a form that
+/// was ever written is read for ever, so a file that is there is never replaced.
+#[cfg(test)]
+fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name);
+    if std::env::var_os("FOREBAY_WRITE_GOLDEN").is_some() && !path.exists() {
+        std::fs::write(&path, bytes).expect("the golden file is writable");
+    }
+    let golden = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(golden == bytes, "{name}: what is written is not what it was; give the form a new version");
+    golden
+}

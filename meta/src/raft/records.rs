@@ -219,3 +219,76 @@ impl Record for Owner {
         Ok(Self(form))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raft::{golden, log_store::entry_key};
+
+    fn membership() -> Membership {
+        let node = |addr: &str| BasicNode { addr: addr.into() };
+        let members = BTreeMap::from([(1, node("10.0.0.1:7000")), (2, node("b:1")), (9, node(""))]);
+        Membership::new(vec![BTreeSet::from([1]), BTreeSet::from([1, 2])], members).expect("voters are members")
+    }
+
+    fn entries() -> Vec<Entry> {
+        let command = CommandBytes(Bytes::from_static(b"\x01a command"));
+        vec![
+            Entry { log_id: log_id(1, 1, 0), payload: EntryPayload::Membership(membership()) },
+            Entry { log_id: log_id(3, 2, 1), payload: EntryPayload::Blank },
+            Entry { log_id: log_id(3, 2, 300), payload: EntryPayload::Normal(command) },
+        ]
+    }
+
+    #[test]
+    fn entries_are_kept_in_the_form_that_they_always_had() {
+        let mut bytes = Vec::new();
+        for entry in entries() {
+            let record = encode(&entry_key(entry.log_id.index), &entry);
+            bytes.extend_from_slice(&(record.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(&record);
+        }
+        let golden = golden("raft-entries.bin", &bytes);
+        let (mut rest, mut read) = (golden.as_slice(), Vec::new());
+        for entry in entries() {
+            let (length, tail) = rest.split_first_chunk::<4>().expect("a length");
+            let (record, tail) = tail.split_at(u32::from_le_bytes(*length) as usize);
+            read.push(decode::<Entry>(&entry_key(entry.log_id.index), record).expect("readable for ever"));
+            rest = tail;
+        }
+        assert_eq!(read, entries());
+    }
+
+    #[test]
+    fn votes_and_the_applied_state_are_kept_in_the_form_that_they_always_had() {
+        let vote = Vote { leader_id: LeaderId { term: 700, node_id: 3 }, committed: true };
+        let golden_vote = golden("raft-vote.bin", &encode(b"vote", &vote));
+        assert_eq!(decode::<Vote>(b"vote", &golden_vote), Ok(vote));
+        let applied = Applied {
+            last: Some(log_id(3, 2, 300)),
+            membership: StoredMembership::new(Some(log_id(1, 1, 0)), membership()),
+        };
+        for (name, applied) in [("raft-applied.bin", applied), ("raft-applied-nothing.bin", Applied::default())] {
+            let golden = golden(name, &encode(b"applied", &applied));
+            assert_eq!(decode::<Applied>(b"applied", &golden), Ok(applied));
+        }
+    }
+
+    #[test]
+    fn nothing_that_was_altered_is_believed() {
+        for entry in entries() {
+            let key = entry_key(entry.log_id.index);
+            let record = encode(&key, &entry);
+            for at in 0..record.len() {
+                for bit in 0..8 {
+                    let mut altered = record.clone();
+                    altered[at] ^= 1 << bit;
+                    decode::<Entry>(&key, &altered).expect_err("a flipped bit");
+                }
+                decode::<Entry>(&key, &record[..at]).expect_err("cut short");
+            }
+            decode::<Entry>(&entry_key(entry.log_id.index + 1), &record).expect_err("in another's place");
+            assert_eq!(decode::<Entry>(&key, &record), Ok(entry));
+        }
+    }
+}

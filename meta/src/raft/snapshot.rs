@@ -229,3 +229,110 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.bytes(8)?.try_into().expect("eight bytes were asked for")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::raft::{golden, types::log_id};
+
+    type OwnedRow = (u8, Vec<u8>, Vec<u8>);
+
+    fn encode(applied: &Applied, rows: &[OwnedRow]) -> Vec<Bytes> {
+        let (mut encoder, first) = ChunkEncoder::new(applied);
+        let mut chunks = vec![first];
+        for (table, key, value) in rows {
+            chunks.extend(encoder.row(*table, key, value).expect("rows of tests are small"));
+        }
+        chunks.extend(encoder.finish());
+        chunks
+    }
+
+    fn decode(chunks: &[Bytes]) -> Result<(Option<Applied>, Vec<OwnedRow>), Damaged> {
+        let (mut decoder, mut applied, mut rows) = (ChunkDecoder::default(), None, Vec::new());
+        for chunk in chunks {
+            match decoder.chunk(chunk)? {
+                Decoded::Start(start) => applied = Some(*start),
+                Decoded::Rows(more) => {
+                    rows.extend(more.iter().map(|row| (row.table, row.key.to_vec(), row.value.to_vec())));
+                }
+                Decoded::End => {}
+            }
+        }
+        match decoder.ended() {
+            true => Ok((applied, rows)),
+            false => Err(Damaged::new("it has no end")),
+        }
+    }
+
+    fn applied() -> Applied {
+        Applied { last: Some(log_id(4, 2, 1000)), ..Applied::default() }
+    }
+
+    #[test]
+    fn a_snapshot_is_sent_in_the_form_that_it_always_had() {
+        let rows: Vec<OwnedRow> = vec![
+            (1, b"".to_vec(), b"an empty key".to_vec()),
+            (1, b"k".to_vec(), b"".to_vec()),
+            (2, vec![0], vec![9; 300]),
+            (255, vec![255; 20], b"last".to_vec()),
+        ];
+        let chunks = encode(&applied(), &rows);
+        let golden = golden("raft-snapshot.bin", &chunks.concat());
+        let (mut rest, mut read) = (golden.as_slice(), Vec::new());
+        while let Some((length, _)) = rest.split_first_chunk::<4>() {
+            let (chunk, tail) = rest.split_at(HEADER_BYTES + u32::from_le_bytes(*length) as usize);
+            read.push(Bytes::copy_from_slice(chunk));
+            rest = tail;
+        }
+        assert_eq!(decode(&read), Ok((Some(applied()), rows)));
+    }
+
+    #[test]
+    fn rows_out_of_order_or_too_large_are_refused() {
+        let (a, b) = ((3, b"a".to_vec(), vec![]), (3, b"b".to_vec(), vec![]));
+        for rows in [vec![b.clone(), a.clone()], vec![a.clone(), a.clone()], vec![b.clone(), (2, vec![9], vec![])]] {
+            decode(&encode(&applied(), &rows)).expect_err("out of order");
+        }
+        // The order holds over the border of two chunks too.
+        let large = (3, b"c".to_vec(), vec![0; CHUNK_BYTES]);
+        assert_eq!(encode(&applied(), &[large.clone(), a.clone()]).len(), 4);
+        decode(&encode(&applied(), &[large, a])).expect_err("out of order");
+        let (mut encoder, _) = ChunkEncoder::new(&applied());
+        encoder.row(1, b"", &vec![0; MAX_ROW_BYTES]).expect("as large as can be");
+        encoder.row(2, b"k", &vec![0; MAX_ROW_BYTES]).expect_err("too large");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn what_was_encoded_comes_out(
+            rows in prop::collection::btree_map((any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)), prop::collection::vec(any::<u8>(), 0..200_000), 0..12)
+        ) {
+            let rows: Vec<OwnedRow> = rows.into_iter().map(|((table, key), value)| (table, key, value)).collect();
+            let chunks = encode(&applied(), &rows);
+            prop_assert!(chunks.iter().all(|chunk| chunk.len() <= MAX_CHUNK_BYTES));
+            prop_assert_eq!(decode(&chunks), Ok((Some(applied()), rows)));
+        }
+
+        #[test]
+        fn whatever_comes_is_an_error_and_no_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..100), number in 0_u32..3, kind in 0_u8..4
+        ) {
+            // With a checksum that is right, so that what is behind it is reached.
+            let mut body = vec![kind];
+            body.extend(bytes);
+            let mut chunk = BytesMut::new();
+            chunk.put_u32_le(body.len() as u32);
+            chunk.put_u32_le(number);
+            chunk.put_u64_le(checksum(number, &body));
+            chunk.put_slice(&body);
+            let mut decoder = ChunkDecoder { number, ..ChunkDecoder::default() };
+            if let Ok(Decoded::Start(_)) = decoder.chunk(&chunk) {
+                return Err(TestCaseError::fail("random bytes are no snapshot"));
+            }
+        }
+    }
+}
