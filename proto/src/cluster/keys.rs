@@ -43,7 +43,7 @@ xdr_struct! {
 impl FileKey {
     /// The name as one number, as the cache keys chunks: no two files have the same.
     pub fn to_u128(self) -> u128 {
-        u128::from(self.fsid) << 64 | u128::from(self.fileid)
+        (u128::from(self.fsid) << 64) | u128::from(self.fileid)
     }
 
     /// The inverse of [`FileKey::to_u128`], if the number is such a name.
@@ -69,7 +69,7 @@ impl Version {
 impl Stripe {
     /// The stripe that `offset` is in. Counts around after 2³² of them (256 PiB), which moves ownership and harms nothing.
     pub fn of(offset: u64) -> Self {
-        Self(u32::try_from(offset / STRIPE_BYTES & u64::from(u32::MAX)).expect("masked to 32 bits"))
+        Self(u32::try_from((offset / STRIPE_BYTES) & u64::from(u32::MAX)).expect("masked to 32 bits"))
     }
 }
 

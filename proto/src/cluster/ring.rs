@@ -88,7 +88,7 @@ impl Ring {
         let mut points = Vec::with_capacity(count);
         for (place, (node, weight)) in (0_u64..).zip(&members) {
             let hashes = (0_u64..).take(points_of(*weight)).map(|point| point_hash(*node, point));
-            points.extend(hashes.map(|hash| hash & !MEMBER_MASK | place));
+            points.extend(hashes.map(|hash| (hash & !MEMBER_MASK) | place));
         }
         points.sort_unstable();
         let (starts, shift) = index(&points);
@@ -203,7 +203,7 @@ fn member(point: u64) -> usize {
 /// Where a stripe is on the circle: fsid and stripe share the first number, the fileid is the second.
 fn position(key: FileKey, stripe: Stripe) -> u64 {
     let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&(u64::from(key.fsid) << 32 | u64::from(stripe.0)).to_le_bytes());
+    bytes[..8].copy_from_slice(&((u64::from(key.fsid) << 32) | u64::from(stripe.0)).to_le_bytes());
     bytes[8..].copy_from_slice(&key.fileid.to_le_bytes());
     xxh3_64_with_seed(&bytes, KEY_SEED) & !MEMBER_MASK
 }
