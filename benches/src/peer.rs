@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     sync::{
         Arc,
@@ -289,7 +289,7 @@ impl ChunkProvider for Memory {
 ///
 /// # Errors
 /// When it cannot.
-pub fn node(way: Way, home: &PathBuf) -> Result<()> {
+pub fn node(way: Way, home: &Path) -> Result<()> {
     let say = |address: SocketAddr| -> Result<()> {
         fs::write(home.join("said"), address.to_string())?;
         Ok(fs::rename(home.join("said"), home.join(ADDRESS))?)
