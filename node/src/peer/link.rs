@@ -168,6 +168,8 @@ impl Drop for Wanted<'_> {
 /// Connects, and again whenever the connection is lost, until the peer is closed. `all` are the peer's links.
 pub(super) async fn keep(shared: Arc<PeerShared>, link: Arc<Link>, all: Vec<Arc<Link>>) {
     let tell = || shared.gauges.tell(all.iter().any(|link| link.is_up()), &shared.latency);
+    // However this ends, nobody waits for it.
+    let _down = DownWhenDropped(&link);
     let (shortest, longest) = shared.options.pauses;
     let mut pause = shortest;
     loop {
@@ -207,7 +209,14 @@ pub(super) async fn keep(shared: Arc<PeerShared>, link: Arc<Link>, all: Vec<Arc<
         }
         pause = (pause * 2).min(longest);
     }
-    link.set(State::Down);
+}
+
+struct DownWhenDropped<'a>(&'a Link);
+
+impl Drop for DownWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.set(State::Down);
+    }
 }
 
 async fn establish(shared: &PeerShared) -> Result<Greeted, GreetError> {
