@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 
 use crate::{
     raft::{
-        Answer, ChangeError, Group, Message, Options, Peer, ProposeError, SnapshotAfter, StartError, Timing, Vote,
-        Wire, WireError,
+        self, Answer, ChangeError, Group, Message, Options, Peer, ProposeError, SnapshotAfter, StartError, Timing,
+        Vote, Wire, WireError,
     },
     state::{Command, Identity, NodeId, Reply, State, Table},
 };
@@ -30,6 +30,9 @@ const JOURNAL: &str = "meta.journal";
 const ALONE: NodeId = NodeId(1);
 /// For how long a command is tried: shorter than a client waits before it asks again.
 const PATIENCE: Duration = Duration::from_secs(8);
+
+/// For how long another process may still have the directory.
+const OVERLAP: Duration = Duration::from_secs(3);
 
 /// Why the plane does not open.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +98,7 @@ impl Plane {
             snapshot_after: SnapshotAfter::default(),
             patience: PATIENCE,
         };
-        let group = Group::start(options, Arc::new(Nobody)).await?;
+        let group = begin(&options).await?;
         match group.initialise(BTreeMap::from([(ALONE.0, String::new())])).await {
             Ok(()) | Err(ChangeError::Initialised) => {}
             Err(error) => return Err(OpenError::Begin(error.to_string())),
@@ -143,6 +146,19 @@ impl Plane {
     /// Takes part no more, and returns when everything is on disk. A process must not end before.
     pub async fn close(&self) {
         self.group.shutdown().await;
+    }
+}
+
+/// Starts the group. A process that is just ending may have the directory a moment longer.
+async fn begin(options: &Options) -> Result<Group<State>, OpenError> {
+    let deadline = tokio::time::Instant::now() + OVERLAP;
+    loop {
+        match Group::start(options.clone(), Arc::new(Nobody)).await {
+            Err(StartError::Open(raft::OpenError::InUse(_))) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            started => return Ok(started?),
+        }
     }
 }
 

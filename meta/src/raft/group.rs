@@ -75,6 +75,7 @@ impl Default for Timing {
 }
 
 /// What a node needs to begin.
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Who this is, for ever. A node whose directory is lost comes back with another id.
     pub id: NodeId,
