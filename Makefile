@@ -9,8 +9,9 @@ SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
 
-# What the workspace is built with.
-BUILD_PACKAGES := gcc libc6-dev make
+# What the workspace is built with. RocksDB is Debian's (.cargo/config.toml says so to plain cargo as well); its bindings are made with libclang,
+# which needs the headers of its own (libclang-common) and no directory of this architecture.
+BUILD_PACKAGES := gcc g++ libc6-dev make librocksdb-dev libclang1-14 libclang-common-14-dev
 # What the tests boot and run: a kernel as a process, its NFS client, and the programs that it runs.
 TEST_PACKAGES := user-mode-linux kmod nfs-kernel-server nfs-ganesha nfs-ganesha-vfs rpcbind e2fsprogs iproute2 nfs-common attr fio git python3 python3-venv sqlite3 procps
 # What the comparison runs beside Forebay.

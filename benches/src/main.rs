@@ -11,8 +11,10 @@ mod load;
 mod loopback;
 mod memory;
 mod pattern;
+mod peer;
 mod process;
 mod proxy;
+mod raft;
 mod servers;
 mod table;
 mod tree;
@@ -25,6 +27,10 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use works::Kind;
+
+/// As the daemon has: what a fresh chunk's memory costs is part of what is measured.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Measures NFSv4.1 servers.
 #[derive(Debug, Parser)]
@@ -57,6 +63,41 @@ enum Command {
         /// Files to open.
         #[arg(long, default_value_t = 10_000)]
         files: usize,
+    },
+    /// The replicated plane: three nodes in this process, each with its log on the disk.
+    Raft {
+        /// Where the nodes' directories are: the disk that is measured [default: the system's temporary directory]
+        #[arg(long)]
+        directory: Option<PathBuf>,
+        /// How long each measurement takes
+        #[arg(long, default_value_t = 5.0)]
+        seconds: f64,
+        /// Handles to register, for memory, restart and a newcomer; 0: none
+        #[arg(long, default_value_t = 1_000_000)]
+        handles: u64,
+    },
+    /// Chunks from another node's memory, with TLS and without.
+    Peer {
+        /// Connections
+        #[arg(long, default_value_t = 1)]
+        connections: usize,
+        /// Requests under way
+        #[arg(long, default_value_t = 8)]
+        depth: usize,
+        /// Seconds of each measurement
+        #[arg(long, default_value_t = 3.0)]
+        seconds: f64,
+        /// Measurements of each kind
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
+    /// The other end of `peer`.
+    #[command(hide = true)]
+    PeerNode {
+        #[arg(long)]
+        way: peer::Way,
+        #[arg(long)]
+        home: PathBuf,
     },
 }
 
@@ -121,6 +162,14 @@ fn main() -> Result<()> {
         Command::Load(args) => load(&args),
         Command::Cached { quick, only, minutes } => cached::run(quick, &only, minutes),
         Command::Memory { files } => memory::run(files),
+        Command::Raft { directory, seconds, handles } => {
+            raft::run(directory, Duration::try_from_secs_f64(seconds)?, handles)
+        }
+        Command::Peer { connections, depth, seconds, rounds } => {
+            let time = Duration::try_from_secs_f64(seconds)?;
+            peer::run(&peer::Plan { time, connections, depth: depth.max(1), rounds })
+        }
+        Command::PeerNode { way, home } => peer::node(way, &home),
     }
 }
 

@@ -80,11 +80,11 @@ fn chosen(nodes: &Nodes, group: &Group, leader: NodeId, wishes: Wishes) -> BTree
     // Nobody is dropped before somebody else stands ready: a voter that is silent still counts once it is back.
     let mut missing: Vec<NodeId> =
         group.voters.iter().copied().filter(|id| !voters.contains(id) && nodes.node(*id).is_some()).collect();
-    while voters.len() % 2 == 0 || voters.len() < group.voters.len().min(wishes.voters) {
+    while voters.len().is_multiple_of(2) || voters.len() < group.voters.len().min(wishes.voters) {
         let Some(kept) = missing.pop() else { break };
         voters.insert(kept);
     }
-    if voters.len() % 2 == 0 {
+    if voters.len().is_multiple_of(2) {
         let unneeded = voters.iter().copied().filter(|id| *id != leader).max_by_key(|id| worth(nodes, &voters, *id));
         unneeded.map(|id| voters.remove(&id));
     }

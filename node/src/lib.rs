@@ -11,6 +11,8 @@ pub mod config;
 pub mod files;
 pub mod front;
 pub mod ops;
+pub mod peer;
+pub mod ring;
 pub mod run;
 pub mod server;
 pub mod source;

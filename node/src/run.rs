@@ -54,7 +54,19 @@ pub struct Node {
 
 /// Opens the plane and the exports and begins to serve.
 pub async fn start(config: Config, metrics: metrics_exporter_prometheus::PrometheusHandle) -> anyhow::Result<Node> {
-    let plane = Plane::open(&config.data_dir, fresh_identity)?;
+    let plane = Plane::open(&config.data_dir, fresh_identity).await?;
+    let started = start_on(plane.clone(), config, metrics).await;
+    if started.is_err() {
+        plane.close().await;
+    }
+    started
+}
+
+async fn start_on(
+    plane: Plane,
+    config: Config,
+    metrics: metrics_exporter_prometheus::PrometheusHandle,
+) -> anyhow::Result<Node> {
     let identity = plane.read(|state| state.identity.clone()).context("the data directory has no identity")?;
     let network = Arc::new(Network::open(&config.exports, &config.cache, &identity).await?);
     let open = |export| open_export(export, &network);
@@ -101,6 +113,7 @@ impl Node {
             tracing::warn!("something still waits for a disk");
         }
         self.network.close().await;
+        self.server.plane.close().await;
         tracing::info!("drained");
     }
 

@@ -17,7 +17,6 @@ use super::{
 
 /// A change of the state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Command {
     /// Sets the identity, if there is none yet.
     Initialise(Identity),
@@ -197,39 +196,62 @@ pub enum Reply {
     Refused(String),
 }
 
-/// The first byte of a command in the log.
-const COMMAND_VERSION: u8 = 1;
+/// The first byte of a command in the log, and of a reply on the wire.
+const VERSION: u8 = 1;
 
-/// Why bytes are no command.
+/// Why bytes are no command, or no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoCommand {
+pub enum NotEncoded {
     /// Written by another program.
-    #[error("a command of version {0}; this program reads {COMMAND_VERSION}: does a newer one lead the cluster?")]
+    #[error("a command or reply of version {0}; this program reads {VERSION}: does a newer one lead the cluster?")]
     Version(u8),
     /// Its bytes make no sense.
-    #[error("a command does not decode: {0}")]
+    #[error("a command or reply does not decode: {0}")]
     Damaged(String),
 }
 
 impl Command {
     /// Its form in the log.
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_extend(self, vec![COMMAND_VERSION]).expect("our own types have a binary form, and memory grows")
+        encode(self)
     }
 
     /// What [`Command::encode`] made.
     ///
     /// # Errors
     /// When it was made by a program with other commands, or is damaged.
-    pub fn decode(bytes: &[u8]) -> Result<Command, NoCommand> {
-        let (&version, command) = bytes.split_first().ok_or_else(|| NoCommand::Damaged("it is empty".into()))?;
-        if version != COMMAND_VERSION {
-            return Err(NoCommand::Version(version));
-        }
-        match postcard::take_from_bytes(command) {
-            Ok((command, [])) => Ok(command),
-            Ok((_, rest)) => Err(NoCommand::Damaged(format!("{} bytes are left over", rest.len()))),
-            Err(error) => Err(NoCommand::Damaged(error.to_string())),
-        }
+    pub fn decode(bytes: &[u8]) -> Result<Command, NotEncoded> {
+        decode(bytes)
+    }
+}
+
+impl Reply {
+    /// Its form on the wire.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// What [`Reply::encode`] made.
+    ///
+    /// # Errors
+    /// As [`Command::decode`].
+    pub fn decode(bytes: &[u8]) -> Result<Reply, NotEncoded> {
+        decode(bytes)
+    }
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    postcard::to_extend(value, vec![VERSION]).expect("our own types have a binary form, and memory grows")
+}
+
+fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, NotEncoded> {
+    let (&version, value) = bytes.split_first().ok_or_else(|| NotEncoded::Damaged("it is empty".into()))?;
+    if version != VERSION {
+        return Err(NotEncoded::Version(version));
+    }
+    match postcard::take_from_bytes(value) {
+        Ok((value, [])) => Ok(value),
+        Ok((_, rest)) => Err(NotEncoded::Damaged(format!("{} bytes are left over", rest.len()))),
+        Err(error) => Err(NotEncoded::Damaged(error.to_string())),
     }
 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use changes::{Bytes, Change, Changes, Damaged, Table};
 pub use clients::{CLIENTS_MAX, ClientRecord, Clients, Home};
-pub use command::{Command, NoCommand, Reply};
+pub use command::{Command, NotEncoded, Reply};
 pub use fsids::{FSIDS_MAX, FsidKey, Fsids};
 pub use locks::{FileKey, FileLocks, Held, LockRefused, Locks, Owner, Range, Share};
 pub use nodes::{NODE_LEASE_MS, NODES_MAX, NodeDescription, NodeId, NodeRecord, NodeState, Nodes, RingRecord};

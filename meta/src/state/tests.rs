@@ -196,12 +196,12 @@ fn the_bytes_of_commands_never_change() {
 
 #[test]
 fn other_bytes_are_no_command() {
-    assert_eq!(Command::decode(&[]), Err(NoCommand::Damaged("it is empty".into())));
-    assert_eq!(Command::decode(&[2, 0]), Err(NoCommand::Version(2)));
+    assert_eq!(Command::decode(&[]), Err(NotEncoded::Damaged("it is empty".into())));
+    assert_eq!(Command::decode(&[2, 0]), Err(NotEncoded::Version(2)));
     for command in every_command() {
         let bytes = command.encode();
         for cut in 1..bytes.len() {
-            assert!(matches!(Command::decode(&bytes[..cut]), Err(NoCommand::Damaged(_))), "{command:?} cut at {cut}");
+            assert!(matches!(Command::decode(&bytes[..cut]), Err(NotEncoded::Damaged(_))), "{command:?} cut at {cut}");
         }
         assert!(Command::decode(&[bytes, vec![0]].concat()).is_err(), "{command:?} with a byte more");
     }

@@ -146,9 +146,9 @@ mod tests {
 
     use super::*;
 
-    fn table(directory: &std::path::Path) -> HandleTable {
+    async fn table(directory: &std::path::Path) -> HandleTable {
         let identity = || forebay_meta::state::Identity { cluster: "c".into(), handle_key: [1; 16] };
-        HandleTable::new(Plane::open(directory, identity).unwrap(), &[1; 16])
+        HandleTable::new(Plane::open(directory, identity).await.unwrap(), &[1; 16])
     }
 
     fn handle(number: u32) -> SourceHandle {
@@ -158,15 +158,16 @@ mod tests {
     #[tokio::test]
     async fn keys_stay_and_are_known_after_a_restart() {
         let directory = tempfile::tempdir().unwrap();
-        let first = table(directory.path());
+        let first = table(directory.path()).await;
         let keys: Vec<_> = (0..10_000).map(|number| first.tell(1, &handle(number)).unwrap()).collect();
         assert!(first.has_pending() && first.find(&keys[0]).is_none(), "nothing is known before it is in the plane");
         first.registered().await.unwrap();
         assert!(!first.has_pending());
         assert_eq!(first.find(&keys[9_999]), Some(handle(9_999)));
         assert_ne!(first.tell(2, &handle(7)), Ok(keys[7]), "the same bytes on another file system");
+        first.plane.close().await;
         drop(first);
-        let second = table(directory.path());
+        let second = table(directory.path()).await;
         for number in [0, 7, 9_999_u32] {
             assert_eq!(second.tell(1, &handle(number)), Ok(keys[number as usize]), "keys never change");
         }
@@ -177,7 +178,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn whoever_waits_finds_what_it_told_in_the_plane() {
         let directory = tempfile::tempdir().unwrap();
-        let table = Arc::new(table(directory.path()));
+        let table = Arc::new(table(directory.path()).await);
         let tasks = (0..16_u32).map(|task| {
             let table = table.clone();
             tokio::spawn(async move {
@@ -199,7 +200,7 @@ mod tests {
     #[tokio::test]
     async fn more_than_may_wait_is_told_later() {
         let directory = tempfile::tempdir().unwrap();
-        let table = table(directory.path());
+        let table = table(directory.path()).await;
         let full = (0..).find(|&number| table.tell(1, &handle(number)) == Err(Status::Delay));
         assert_eq!(full, Some(PENDING_MAX as u32));
         table.registered().await.unwrap();

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use forebay_meta::{
-    Command, Plane, Reply, StoreError,
+    Command, Plane, Reply,
     state::{FsidKey, Identity},
 };
 use forebay_proto::nfs4::{FileHandle, Status};
@@ -53,9 +53,6 @@ pub enum NamespaceError {
     /// Names collide.
     #[error("exports {0} and {1} cannot both be served: one is inside the other, or they have one name")]
     Overlap(String, String),
-    /// The plane cannot keep an fsid.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
 #[derive(Debug, Default)]
@@ -98,12 +95,12 @@ impl Namespace {
             fsid_major: xxh3_64(identity.cluster.as_bytes()),
         };
         for place in 0..namespace.exports.len() {
-            namespace.learn_fsids(place)?;
+            namespace.learn_fsids(place);
         }
         Ok(namespace)
     }
 
-    fn learn_fsids(&self, place: usize) -> Result<(), NamespaceError> {
+    fn learn_fsids(&self, place: usize) {
         let source = source_name(&self.exports[place]);
         let known: Vec<_> = self.plane.read(|state| {
             let mine = (1..).map_while(|index| state.fsids.key(index).map(|key| (index, key)));
@@ -114,7 +111,6 @@ impl Namespace {
             fsids.by_source.insert((place, fsid), index);
             fsids.by_index.insert(index, (place, fsid));
         }
-        Ok(())
     }
 
     /// `fsid.major` of everything here; `minor` is the index, 0 for the pseudo file system.

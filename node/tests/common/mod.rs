@@ -176,7 +176,7 @@ impl Lab {
 
     async fn serve(&self, exports: Vec<Export>, upstreams: Vec<Arc<Upstream>>) -> Running {
         let identity = || Identity { cluster: "test".into(), handle_key: *b"a fixed test key" };
-        let plane = Plane::open(&self.home.path().join(".plane"), identity).unwrap();
+        let plane = Plane::open(&self.home.path().join(".plane"), identity).await.unwrap();
         let metrics = Arc::new(NfsMetrics::new());
         let server = Arc::new(Server::start(exports, plane, self.options, metrics).await.unwrap());
         let socket = listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -192,6 +192,7 @@ impl Running {
         self.drain.cancel();
         self.task.await.unwrap();
         assert_eq!(Arc::strong_count(&self.server), 1, "nothing holds a drained server");
+        self.server.plane.close().await;
     }
 
     /// A session of root.

@@ -6,6 +6,10 @@
 
 use bytes::{Bytes, BytesMut};
 use forebay_proto::{
+    cluster::{
+        Weight,
+        frame::{FrameError, Greeting, HEAD_MAX, Reply as PeerReply, Request, frame, take_head},
+    },
     limits::{AUTH_SYS_GROUPS_MAX, BLOB_MAX, LONG_LIST_MAX, RECORD_MAX, SHORT_LIST_MAX, TEST_STATEIDS_MAX},
     nfs3,
     nfs4::{
@@ -33,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     ("xdr_lists", xdr_lists),
     ("nfs3_calls", nfs3_calls),
     ("nfs3_replies", nfs3_replies),
+    ("peer_frames", peer_frames),
 ];
 
 /// A stream gives the same records and the same error however it is cut; every record is within bounds and comes back
@@ -194,6 +199,44 @@ pub fn nfs3_calls(data: &[u8]) {
 pub fn nfs3_replies(data: &[u8]) {
     let Some((&[pick, procedure, _, _], data)) = data.split_first_chunk() else { return };
     procedures_decode_to_themselves!(Reply, pick, u32::from(procedure), data);
+}
+
+/// A peer's stream gives the same heads and the same error however it is cut, and each head comes back from its frame. The
+/// first byte picks what is expected, the second how the stream is cut.
+pub fn peer_frames(data: &[u8]) {
+    let Some((&[pick, step], stream)) = data.split_first_chunk() else { return };
+    match pick % 4 {
+        0 => peer_stream::<Greeting>(stream, step),
+        1 => peer_stream::<Request>(stream, step),
+        2 => peer_stream::<PeerReply>(stream, step),
+        _ => decodes_to_itself::<Weight>(stream),
+    }
+}
+
+fn peer_stream<T: Xdr + PartialEq + std::fmt::Debug>(stream: &[u8], step: u8) {
+    let at_once = heads::<T>(stream, stream.len().max(1));
+    assert_eq!(at_once, heads(stream, usize::from(step).max(1)));
+    for head in &at_once.0 {
+        identity(head);
+        let bytes = frame(head);
+        assert!(bytes.len() <= HEAD_MAX + 4);
+        assert_eq!(heads::<T>(&bytes, bytes.len()).0.as_slice(), std::slice::from_ref(head));
+    }
+}
+
+fn heads<T: Xdr>(stream: &[u8], step: usize) -> (Vec<T>, Option<FrameError>) {
+    let (mut input, mut heads) = (BytesMut::new(), Vec::new());
+    for piece in stream.chunks(step) {
+        input.extend_from_slice(piece);
+        loop {
+            match take_head(&mut input) {
+                Ok(Some(head)) => heads.push(head),
+                Ok(None) => break,
+                Err(error) => return (heads, Some(error)),
+            }
+        }
+    }
+    (heads, None)
 }
 
 fn decodes_to_itself<T: Xdr + PartialEq + std::fmt::Debug>(data: &[u8]) {
