@@ -54,7 +54,11 @@ impl Cluster {
     }
 
     pub fn issue(&self, node: NodeId, key: &NodeKey) -> Vec<u8> {
-        self.0.issue(node, key.public_key(), SystemTime::now()).unwrap()
+        self.issue_at(node, key, SystemTime::now())
+    }
+
+    pub fn issue_at(&self, node: NodeId, key: &NodeKey, now: SystemTime) -> Vec<u8> {
+        self.0.issue(node, key.public_key(), now).unwrap()
     }
 
     pub fn node(&self, node: NodeId) -> PeerIdentity {

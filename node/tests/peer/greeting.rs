@@ -1,8 +1,8 @@
 //! Who gets in: nodes of this cluster, under their own names, that speak a version we speak.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use forebay_node::peer::{Fetched, PeerError, PeerIdentity, PeerServerOptions};
+use forebay_node::peer::{Fetched, NodeKey, PeerError, PeerIdentity, PeerServerOptions};
 use forebay_proto::cluster::{
     ClusterId, NodeId,
     frame::{Greeting, GreetingRefusal, frame},
@@ -63,6 +63,26 @@ async fn a_foreign_certificate_is_refused_by_the_node_itself() {
     let told = asked.peer.fetch(EPOCH, fetch(0, 0, 1), LONG).await;
     assert!(matches!(told, Err(PeerError::Down | PeerError::Lost)), "{told:?}");
     node.counted.until("forebay_peer_refused_total{reason=\"certificate\"}", |count| count > before).await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_is_good_for_its_time() {
+    const YEAR: Duration = Duration::from_secs(365 * 86_400);
+    let cluster = Cluster::new();
+    let node = Node::start(cluster.node(SERVER), Provider::full(), PeerServerOptions::default()).await;
+    let now = SystemTime::now();
+    for (when, good) in [(now - 6 * YEAR, false), (now + YEAR, false), (now - 4 * YEAR, true)] {
+        let key = NodeKey::create().unwrap();
+        let certificate = cluster.issue_at(CLIENT, &key, when);
+        let identity = PeerIdentity::mutual(CLUSTER, CLIENT, cluster.certificate(), &certificate, &key).unwrap();
+        if good {
+            let asked = ask(identity, node.address, one_connection());
+            assert!(matches!(asked.peer.fetch(EPOCH, fetch(0, 0, 1), LONG).await, Ok(Fetched::Data { .. })));
+        } else {
+            is_refused(&node, identity, "certificate").await;
+        }
+    }
     node.stop().await;
 }
 
