@@ -17,6 +17,7 @@ mod snapshot;
 mod snapshot_files;
 mod state_files;
 mod state_machine;
+pub mod transport;
 mod types;
 
 pub use self::{
