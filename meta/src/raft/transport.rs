@@ -209,3 +209,30 @@ impl Raft for Server {
         self.answer(&taken.map_err(Status::aborted)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_an_error_or_a_message_and_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let frame = Frame { version: VERSION, node: 1, payload: bytes.into() };
+            // Either is right; what is tested is that it returns.
+            let _ = read::<Message>(&frame);
+            let _ = read::<Answer>(&frame);
+            prop_assert!(read::<Message>(&Frame { version: VERSION + 1, ..frame }).is_err());
+        }
+    }
+
+    #[test]
+    fn a_message_with_something_after_it_is_refused() {
+        let message = Message::Forward(super::super::network::Request::ReadIndex);
+        let mut whole = frame(1, &message).expect("it has a form");
+        assert!(read::<Message>(&whole).is_ok());
+        whole.payload = [&whole.payload[..], b"x"].concat().into();
+        assert!(read::<Message>(&whole).is_err());
+    }
+}
