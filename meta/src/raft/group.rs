@@ -288,6 +288,19 @@ impl<C: Core> Group<C> {
         }
     }
 
+    /// Waits until this node has stopped, and tells why: a damaged or full disk, a command that it does not know, or [`Self::shutdown`].
+    pub async fn stopped(&self) -> String {
+        let mut metrics = self.inner.raft.metrics();
+        loop {
+            let running = metrics.borrow_watched().running_state.clone();
+            match running {
+                Err(why) => return why.to_string(),
+                Ok(()) if metrics.changed().await.is_err() => return "its task has ended".into(),
+                Ok(()) => {}
+            }
+        }
+    }
+
     /// What the log's thread has done.
     pub fn log_figures(&self) -> Arc<LogFigures> {
         self.inner.log.figures()
@@ -352,10 +365,9 @@ impl<C: Core> Inner<C> {
     /// Does it, if this node leads.
     pub(super) async fn do_here(&self, request: Request, within: Duration) -> Outcome {
         match request {
-            Request::Propose(command) => match time::timeout(within, self.raft.client_write(command)).await {
-                Ok(Ok(response)) => Outcome::Reply(response.data),
-                Ok(Err(error)) => write_outcome(error),
-                Err(_) => Outcome::Unknown("it took too long".into()),
+            Request::Propose(command) => match acceptable::<C>(&command) {
+                Ok(()) => self.write(command, within).await,
+                Err(why) => Outcome::Refused(why),
             },
             Request::ReadIndex => {
                 let linearizer = self.raft.get_read_linearizer(ReadPolicy::ReadIndex);
@@ -370,6 +382,14 @@ impl<C: Core> Inner<C> {
                     Ok(Err(RaftError::Fatal(error))) => Outcome::Refused(error.to_string()),
                 }
             }
+        }
+    }
+
+    async fn write(&self, command: CommandBytes, within: Duration) -> Outcome {
+        match time::timeout(within, self.raft.client_write(command)).await {
+            Ok(Ok(response)) => Outcome::Reply(response.data),
+            Ok(Err(error)) => write_outcome(error),
+            Err(_) => Outcome::Unknown("it took too long".into()),
         }
     }
 
@@ -390,6 +410,14 @@ impl<C: Core> Inner<C> {
         // Neither outcome tells anything: the leader is asked again either way.
         let _ = time::timeout(PAUSE, metrics.changed()).await;
     }
+}
+
+/// Whether this node knows the command. Once it is in the log, a node that does not has to stop.
+fn acceptable<C: Core>(command: &CommandBytes) -> Result<(), String> {
+    if command.0.len() > MAX_COMMAND_BYTES {
+        return Err(format!("the command has {} bytes", command.0.len()));
+    }
+    C::decode_command(&command.0).map(drop).map_err(|error| format!("the leader does not know the command: {error}"))
 }
 
 fn write_outcome(error: RaftError<Types, ClientWriteError<Types>>) -> Outcome {
