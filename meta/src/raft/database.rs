@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode, Options};
+use rocksdb::{BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, DBRecoveryMode, Options};
 
 /// Two of them a database: one is written to the disk while the other fills.
 const MEMTABLE_BYTES: usize = 16 << 20;
@@ -113,6 +113,9 @@ fn tables(cache_bytes: usize) -> BlockBasedOptions {
         tables.set_block_cache(&cache);
     }
     tables.set_bloom_filter(BLOOM_BITS, false);
+    // In partitions: the filter of a whole file does not fit a shard of the cache, and would be read again for each look-up.
+    tables.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    tables.set_partition_filters(true);
     // Filters and indices count as cache: otherwise memory grows with the number of rows.
     tables.set_cache_index_and_filter_blocks(true);
     tables.set_pin_l0_filter_and_index_blocks_in_cache(true);

@@ -7,14 +7,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
 use openraft::{
-    BasicNode, Config, Raft, ReadPolicy, ServerState, SnapshotPolicy,
+    BasicNode, Raft, ReadPolicy, ServerState,
     async_runtime::watch::WatchReceiver,
     errors::{ChangeMembershipError, ClientWriteError, InitializeError, LinearizableReadError, RaftError},
     raft::linearizable_read::{Linearizer, ReadLogId},
@@ -31,7 +30,8 @@ use super::{
     log_store::{LogStore, LogWatch},
     log_writer::LogFigures,
     network::{Answer, Links, Message, Outcome, Peer, Request, Wire, WireError},
-    state_machine::{Replica, SnapshotAfter, StateMachine},
+    options::{Options, config},
+    state_machine::{Replica, StateMachine},
     types::{CommandBytes, LogIdOf, NodeId, Types},
 };
 
@@ -43,51 +43,6 @@ const MAX_IN_FLIGHT_BYTES: usize = 64 << 20;
 const MIN_COMMAND_BYTES: usize = 1 << 10;
 /// Before the leader is asked again that did not take a command, or that nobody knows: a twentieth of an election.
 const PAUSE: Duration = Duration::from_millis(20);
-/// A snapshot of ten million rows over a slow network.
-const SNAPSHOT_WITHIN: Duration = Duration::from_secs(600);
-/// Entries that stay in the log behind a snapshot, for nodes that are not far behind.
-const KEPT_BEHIND_SNAPSHOT: u64 = 10_000;
-/// Entries of one message, if they are small; their bytes are bounded by the log.
-const MESSAGE_ENTRIES: u64 = 2048;
-/// Different election timeouts so that nodes do not stand for election all at once.
-const ELECTION_SLOTS: u64 = 5;
-
-/// How long things take.
-#[derive(Clone, Copy, Debug)]
-pub struct Timing {
-    /// Between two heartbeats of the leader.
-    pub heartbeat: Duration,
-    /// A node whose slot is 0 waits at least this long, after the lease of the leader that it heard last.
-    pub election: Duration,
-    /// The next slot waits this much longer. A slot is the node's id modulo 5.
-    pub election_step: Duration,
-    /// A snapshot of which no chunk goes over for this long is broken off and begun anew. Longer than it takes to take one in.
-    pub snapshot_stall: Duration,
-}
-
-impl Default for Timing {
-    /// A new leader within two seconds: 1.1 s until the longest lease is over, and the election.
-    fn default() -> Self {
-        let (heartbeat, election) = (Duration::from_millis(200), Duration::from_millis(600));
-        let (election_step, snapshot_stall) = (Duration::from_millis(100), Duration::from_secs(15));
-        Self { heartbeat, election, election_step, snapshot_stall }
-    }
-}
-
-/// What a node needs to begin.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Who this is, for ever. A node whose directory is lost comes back with another id.
-    pub id: NodeId,
-    /// Where the log and the state are.
-    pub directory: PathBuf,
-    /// How long things take.
-    pub timing: Timing,
-    /// When snapshots are made.
-    pub snapshot_after: SnapshotAfter,
-    /// How long a proposal or a linearizable read is tried.
-    pub patience: Duration,
-}
 
 /// Why a node did not begin.
 #[derive(Debug, thiserror::Error)]
@@ -333,6 +288,19 @@ impl<C: Core> Group<C> {
         }
     }
 
+    /// Waits until this node has stopped, and tells why: a damaged or full disk, a command that it does not know, or [`Self::shutdown`].
+    pub async fn stopped(&self) -> String {
+        let mut metrics = self.inner.raft.metrics();
+        loop {
+            let running = metrics.borrow_watched().running_state.clone();
+            match running {
+                Err(why) => return why.to_string(),
+                Ok(()) if metrics.changed().await.is_err() => return "its task has ended".into(),
+                Ok(()) => {}
+            }
+        }
+    }
+
     /// What the log's thread has done.
     pub fn log_figures(&self) -> Arc<LogFigures> {
         self.inner.log.figures()
@@ -345,28 +313,6 @@ impl<C: Core> Group<C> {
         }
         self.inner.log.closed().await;
     }
-}
-
-fn config(options: &Options) -> Result<Config, String> {
-    let millis = |duration: Duration| duration.as_millis() as u64;
-    let Timing { heartbeat, election, election_step, .. } = options.timing;
-    let least = election + election_step * (options.id % ELECTION_SLOTS) as u32;
-    let config = Config {
-        cluster_name: "forebay".into(),
-        heartbeat_interval: millis(heartbeat),
-        election_timeout_min: millis(least),
-        election_timeout_max: millis(least + election_step),
-        install_snapshot_timeout: millis(SNAPSHOT_WITHIN),
-        max_payload_entries: MESSAGE_ENTRIES,
-        // By what was applied, not by a count alone: see `SnapshotAfter`.
-        snapshot_policy: SnapshotPolicy::Never,
-        max_in_snapshot_log_to_keep: KEPT_BEHIND_SNAPSHOT.min(options.snapshot_after.entries),
-        enable_pre_vote: Some(true),
-        // The state is not synced when it is applied: a leader that restarts is to be elected again.
-        enable_leader_restore: Some(false),
-        ..Config::default()
-    };
-    config.validate().map_err(|error| error.to_string())
 }
 
 async fn make_snapshots<C: Core>(raft: Raft<Types, StateMachine<C>>, replica: Replica<C>, stop: CancellationToken) {
@@ -419,10 +365,9 @@ impl<C: Core> Inner<C> {
     /// Does it, if this node leads.
     pub(super) async fn do_here(&self, request: Request, within: Duration) -> Outcome {
         match request {
-            Request::Propose(command) => match time::timeout(within, self.raft.client_write(command)).await {
-                Ok(Ok(response)) => Outcome::Reply(response.data),
-                Ok(Err(error)) => write_outcome(error),
-                Err(_) => Outcome::Unknown("it took too long".into()),
+            Request::Propose(command) => match acceptable::<C>(&command) {
+                Ok(()) => self.write(command, within).await,
+                Err(why) => Outcome::Refused(why),
             },
             Request::ReadIndex => {
                 let linearizer = self.raft.get_read_linearizer(ReadPolicy::ReadIndex);
@@ -437,6 +382,14 @@ impl<C: Core> Inner<C> {
                     Ok(Err(RaftError::Fatal(error))) => Outcome::Refused(error.to_string()),
                 }
             }
+        }
+    }
+
+    async fn write(&self, command: CommandBytes, within: Duration) -> Outcome {
+        match time::timeout(within, self.raft.client_write(command)).await {
+            Ok(Ok(response)) => Outcome::Reply(response.data),
+            Ok(Err(error)) => write_outcome(error),
+            Err(_) => Outcome::Unknown("it took too long".into()),
         }
     }
 
@@ -457,6 +410,14 @@ impl<C: Core> Inner<C> {
         // Neither outcome tells anything: the leader is asked again either way.
         let _ = time::timeout(PAUSE, metrics.changed()).await;
     }
+}
+
+/// Whether this node knows the command. Once it is in the log, a node that does not has to stop.
+fn acceptable<C: Core>(command: &CommandBytes) -> Result<(), String> {
+    if command.0.len() > MAX_COMMAND_BYTES {
+        return Err(format!("the command has {} bytes", command.0.len()));
+    }
+    C::decode_command(&command.0).map(drop).map_err(|error| format!("the leader does not know the command: {error}"))
 }
 
 fn write_outcome(error: RaftError<Types, ClientWriteError<Types>>) -> Outcome {

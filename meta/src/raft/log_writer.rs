@@ -18,7 +18,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     database::broken,
-    log_store::{COMMITTED_KEY, Contents, PURGED_KEY, VOTE_KEY, entry_key},
+    log_disk::{COMMITTED_KEY, PURGED_KEY, VOTE_KEY, entry_key},
+    log_store::Contents,
     log_tail::weight,
     records,
     types::{Entry, LogIdOf, Types, Vote},

@@ -8,24 +8,28 @@ mod database;
 mod endpoint;
 mod group;
 pub mod in_process;
+mod log_disk;
 mod log_store;
 mod log_tail;
 mod log_writer;
 mod network;
+mod options;
 mod records;
 mod snapshot;
 mod snapshot_files;
 mod state_files;
 mod state_machine;
+pub mod transport;
 mod types;
 
 pub use self::{
     core::{Change, Changes, Core, Damaged},
     database::OpenError,
-    group::{ChangeError, Group, MAX_COMMAND_BYTES, Options, ProposeError, ReadError, StartError, Status, Timing},
+    group::{ChangeError, Group, MAX_COMMAND_BYTES, ProposeError, ReadError, StartError, Status},
     log_store::LogStore,
     log_writer::LogFigures,
     network::{Answer, Endpoint, Message, Outcome, Peer, Request, Wire, WireError},
+    options::{Options, Timing},
     records::Applied,
     snapshot::{ChunkDecoder, ChunkEncoder, Decoded, MAX_CHUNK_BYTES, MAX_ROW_BYTES, Row},
     snapshot_files::SnapshotFiles,

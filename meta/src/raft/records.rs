@@ -223,7 +223,7 @@ impl Record for Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::{golden, log_store::entry_key};
+    use crate::raft::{golden, log_disk::entry_key};
 
     fn membership() -> Membership {
         let node = |addr: &str| BasicNode { addr: addr.into() };

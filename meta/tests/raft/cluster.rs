@@ -63,18 +63,23 @@ impl Cluster {
         self.directory.path().join(id.to_string())
     }
 
+    /// Begins a node, which then is no part of the cluster yet.
+    pub async fn begin(&self, id: NodeId) -> Result<Node, StartError> {
+        let options = Options {
+            id,
+            directory: self.path(id),
+            timing: TIMING,
+            snapshot_after: self.snapshot_after,
+            patience: self.patience,
+        };
+        Node::start(options, self.network.from(id)).await
+    }
+
     pub fn start(&self, id: NodeId) {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let until = Instant::now() + Duration::from_secs(20);
         let node = loop {
-            let options = Options {
-                id,
-                directory: self.path(id),
-                timing: TIMING,
-                snapshot_after: self.snapshot_after,
-                patience: self.patience,
-            };
-            match runtime.block_on(Node::start(options, self.network.from(id))) {
+            match runtime.block_on(self.begin(id)) {
                 Ok(node) => break node,
                 // Whoever was asking the dead node something still has its database open.
                 Err(StartError::Open(OpenError::InUse(_))) if Instant::now() < until => {

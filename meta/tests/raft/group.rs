@@ -7,7 +7,8 @@ use std::{
 };
 
 use forebay_meta::raft::{
-    ChangeError, MAX_COMMAND_BYTES, Peer, ProposeError, ReadError, SnapshotAfter, in_process::Fair,
+    Answer, ChangeError, CommandBytes, Endpoint, MAX_COMMAND_BYTES, Message, Outcome, Peer, ProposeError, ReadError,
+    Request, SnapshotAfter, StartError, in_process::Fair,
 };
 
 use crate::{
@@ -44,6 +45,9 @@ fn any_node_takes_proposals_and_reads_what_was_acknowledged() {
 #[test]
 fn a_group_begins_once() {
     let cluster = cluster().begun(3, 3);
+    // A node that has heard nothing yet cannot know that there is a group.
+    block_on(cluster.node(1).unwrap().propose(&append(1, 0, 0))).unwrap();
+    cluster.settle();
     for (_, node) in cluster.nodes() {
         let again = block_on(node.initialise([(1, "1".into())].into()));
         assert_eq!(again, Err(ChangeError::Initialised));
@@ -52,6 +56,12 @@ fn a_group_begins_once() {
     cluster.start(2);
     let again = block_on(cluster.node(2).unwrap().initialise([(2, "2".into())].into()));
     assert_eq!(again, Err(ChangeError::Initialised), "nor after a restart");
+    let node = cluster.node(2).unwrap();
+    let stopped =
+        async |node: &crate::cluster::Node| tokio::time::timeout(Duration::from_millis(100), node.stopped()).await;
+    assert!(block_on(stopped(&node)).is_err(), "it runs");
+    cluster.stop(2);
+    assert!(block_on(stopped(&node)).is_ok(), "it has stopped");
 }
 
 #[test]
@@ -62,6 +72,36 @@ fn what_is_too_large_is_refused_and_what_just_fits_is_done() {
     let refused = block_on(node.propose(&keep(MAX_COMMAND_BYTES)));
     assert!(matches!(refused, Err(ProposeError::TooLarge(_))), "{refused:?}");
     assert_eq!(block_on(node.propose(&keep(MAX_COMMAND_BYTES - 20))), Ok(Reply::Done));
+}
+
+#[test]
+fn a_command_that_the_leader_does_not_know_is_refused_before_it_is_in_the_log() {
+    let cluster = cluster().begun(3, 3);
+    let leader = cluster.node(cluster.leader()).unwrap();
+    let stranger = Request::Propose(CommandBytes(vec![200, 1, 2].into()));
+    let answer = block_on(leader.answer(Message::Forward(stranger))).unwrap();
+    assert!(matches!(answer, Answer::Forward(Outcome::Refused(_))), "{answer:?}");
+    assert_eq!(block_on(leader.propose(&append(1, 0, 0))), Ok(Reply::Position(0)), "all go on");
+}
+
+#[test]
+fn a_node_whose_log_is_damaged_stops_and_the_others_go_on() {
+    let after = SnapshotAfter { entries: u64::MAX, bytes: u64::MAX };
+    let cluster = Cluster::new(Arc::new(Fair), after, PATIENCE).begun(3, 3);
+    let victim = cluster.leader() % 3 + 1;
+    block_on(cluster.node(victim).unwrap().propose(&append(1, 0, 0))).unwrap();
+    cluster.settle();
+    cluster.stop(victim);
+    let log = cluster.path(victim).join("log");
+    let database = rocksdb::DB::open_default(&log).unwrap();
+    let key = [&b"e"[..], &1_u64.to_be_bytes()].concat();
+    database.put(key, b"not what was written").unwrap();
+    drop(database);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let refused = runtime.block_on(cluster.begin(victim));
+    assert!(matches!(refused, Err(StartError::Open(_))), "it began with a damaged log");
+    let other = cluster.node(victim % 3 + 1).unwrap();
+    assert_eq!(block_on(other.propose(&append(1, 0, 1))), Ok(Reply::Position(1)));
 }
 
 #[test]

@@ -218,3 +218,49 @@ pub async fn apply(state: &mut StateMachine<Ledger>, entries: Vec<Entry>) {
     let entries = entries.into_iter().map(|entry| Ok((entry, None)));
     state.apply(futures_util::stream::iter(entries)).await.unwrap();
 }
+
+const FULL_DISK: &str = "FOREBAY_TEST_FULL_DISK";
+
+/// Files can grow to 6 MB only, as on a disk that is full from there on; the test runs itself again under that limit.
+#[test]
+fn a_full_disk_stops_the_node_and_takes_nothing_that_was_acknowledged() {
+    if let Some(directory) = std::env::var_os(FULL_DISK) {
+        return fill(Path::new(&directory));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let script = "trap '' XFSZ; ulimit -f 6144; exec \"$0\" --exact --nocapture \"$1\"";
+    let output = std::process::Command::new("sh")
+        .args(["-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .arg("log::a_full_disk_stops_the_node_and_takes_nothing_that_was_acknowledged")
+        .env(FULL_DISK, directory.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
+    let acknowledged = told.lines().find_map(|line| line.strip_prefix("acknowledged "));
+    let acknowledged: u64 = acknowledged.unwrap().trim().parse().unwrap();
+    assert!(acknowledged > 2, "{told}");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut log = open(directory.path()).unwrap();
+    let there = runtime.block_on(indices(&mut log));
+    assert!(there.len() as u64 >= acknowledged, "{acknowledged} were acknowledged and {} are there", there.len());
+    runtime.block_on(log.blocking_append(entries(there.len() as u64, there.len() as u64 + 5))).unwrap();
+}
+
+fn fill(directory: &Path) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut log = open(directory).unwrap();
+        let payload = EntryPayload::normal(CommandBytes(vec![0xCD; 1_000_000].into()));
+        let large = |index| [Entry { log_id: at(1, index), payload: payload.clone() }];
+        let mut index = 0;
+        while log.blocking_append(large(index)).await.is_ok() {
+            index += 1;
+            assert!(index < 1000, "the limit is not in force");
+        }
+        log.blocking_append(large(index + 1)).await.expect_err("after a failed write nothing is written");
+        log.save_vote(&Vote::new(9, 1)).await.expect_err("a vote neither");
+        println!("\nacknowledged {index}");
+    });
+}

@@ -9,3 +9,4 @@ mod log;
 mod simulation;
 mod state;
 mod storage_suite;
+mod transport;

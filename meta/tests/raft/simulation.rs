@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forebay_meta::raft::{NodeId, ProposeError, SnapshotAfter, StateMachine, in_process::Weather};
+use forebay_meta::raft::{NodeId, OpenError, ProposeError, SnapshotAfter, StateMachine, in_process::Weather};
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
@@ -281,7 +281,14 @@ fn compare(seed: u64, cluster: &Cluster, history: &BTreeMap<Mark, Told>, count: 
     drop(nodes);
     for id in 1..=count {
         cluster.stop(id);
-        let state = StateMachine::<Ledger>::open(&cluster.path(id), SnapshotAfter::default()).unwrap();
+        // The others, which still run, may be in the middle of asking it something.
+        let state = wait_for("the directory to be free", || {
+            match StateMachine::<Ledger>::open(&cluster.path(id), SnapshotAfter::default()) {
+                Ok(state) => Some(state),
+                Err(OpenError::InUse(_)) => None,
+                Err(error) => panic!("seed {seed}: node {id}: {error}"),
+            }
+        });
         assert!(everything(&state.replica()) == first, "seed {seed}: node {id} has another state after a restart");
     }
 }
