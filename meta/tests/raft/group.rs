@@ -45,6 +45,9 @@ fn any_node_takes_proposals_and_reads_what_was_acknowledged() {
 #[test]
 fn a_group_begins_once() {
     let cluster = cluster().begun(3, 3);
+    // A node that has heard nothing yet cannot know that there is a group.
+    block_on(cluster.node(1).unwrap().propose(&append(1, 0, 0))).unwrap();
+    cluster.settle();
     for (_, node) in cluster.nodes() {
         let again = block_on(node.initialise([(1, "1".into())].into()));
         assert_eq!(again, Err(ChangeError::Initialised));
