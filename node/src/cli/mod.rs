@@ -63,9 +63,12 @@ pub fn main(command: Command) -> ExitCode {
     }
 }
 
-/// Logs to standard error; `FOREBAY_LOG` chooses what (as `debug` or `forebay_node::front=trace`).
+/// Logs to standard error; `FOREBAY_LOG` chooses what (as `debug` or `forebay_node::front=trace`). Of openraft's steps only what goes wrong is
+/// told, unless it is asked for by name.
 fn log(default: &str) {
-    let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let chosen = std::env::var("FOREBAY_LOG").unwrap_or_else(|_| default.to_owned());
+    let quiet = if chosen.contains("openraft") { chosen.clone() } else { format!("{chosen},openraft=error") };
+    let filter = EnvFilter::try_new(quiet).unwrap_or_else(|_| EnvFilter::new(default));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
