@@ -34,6 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// For how long another process may still have the directory.
 const OVERLAP: Duration = Duration::from_secs(3);
 
+/// For how long a disk that does not answer may keep a process from ending.
+const CLOSING: Duration = Duration::from_secs(5);
+
 /// Why the plane does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -101,7 +104,10 @@ impl Plane {
         let group = begin(&options).await?;
         match group.initialise(BTreeMap::from([(ALONE.0, String::new())])).await {
             Ok(()) | Err(ChangeError::Initialised) => {}
-            Err(error) => return Err(OpenError::Begin(error.to_string())),
+            Err(error) => {
+                group.shutdown().await;
+                return Err(OpenError::Begin(error.to_string()));
+            }
         }
         let plane = Plane { group };
         // The first command comes after all that are in the log: afterwards the state is whole.
@@ -136,16 +142,18 @@ impl Plane {
     }
 
     /// A row of a table that is not in the state, as this node knows it: a handle.
-    pub fn row(&self, table: Table, key: &[u8]) -> Option<Vec<u8>> {
-        self.group.row_local(table as u8, key).unwrap_or_else(|error| {
-            tracing::error!(%error, ?table, "a row of the plane cannot be read");
-            None
-        })
+    ///
+    /// # Errors
+    /// When the disk does not tell whether there is one.
+    pub fn row(&self, table: Table, key: &[u8]) -> std::io::Result<Option<Vec<u8>>> {
+        self.group.row_local(table as u8, key)
     }
 
     /// Takes part no more, and returns when everything is on disk. A process must not end before.
     pub async fn close(&self) {
-        self.group.shutdown().await;
+        if tokio::time::timeout(CLOSING, self.group.shutdown()).await.is_err() {
+            tracing::error!("the plane's disk does not answer; what was acknowledged is on it");
+        }
     }
 }
 
@@ -171,8 +179,8 @@ fn private_directory(directory: &Path) -> std::io::Result<()> {
 /// Who has nobody to agree with need not wait for anybody.
 fn alone() -> Timing {
     Timing {
-        heartbeat: Duration::from_millis(20),
-        election: Duration::from_millis(40),
+        heartbeat: Duration::from_millis(60),
+        election: Duration::from_millis(130),
         election_step: Duration::from_millis(5),
         ..Timing::default()
     }
@@ -224,8 +232,8 @@ mod tests {
         for _ in 0..2 {
             let plane = open(directory.path()).await;
             assert_eq!(plane.read(State::clone), before);
-            assert_eq!(plane.row(Table::Handles, &[7; 16]), Some(vec![1; 128]));
-            assert_eq!(plane.row(Table::Handles, &[8; 16]), None);
+            assert_eq!(plane.row(Table::Handles, &[7; 16]).unwrap(), Some(vec![1; 128]));
+            assert_eq!(plane.row(Table::Handles, &[8; 16]).unwrap(), None);
             plane.close().await;
         }
     }

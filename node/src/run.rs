@@ -117,6 +117,11 @@ impl Node {
         tracing::info!("drained");
     }
 
+    /// Closes the plane: a process must not end while its disk is being written.
+    pub async fn close_plane(&self) {
+        self.server.plane.close().await;
+    }
+
     /// Ends when the listener does, which it should not.
     pub async fn failed(&mut self) {
         let _ = (&mut self.nfs_task).await;
@@ -149,7 +154,10 @@ async fn tick(server: Arc<Server>, metrics: metrics_exporter_prometheus::Prometh
             _ = interval.tick() => {}
             () = stop.cancelled() => return,
         }
-        server.tick().await;
+        tokio::select! {
+            () = server.tick() => {}
+            () = stop.cancelled() => return,
+        }
         if number % SWEEP_TICKS == 0 {
             let server = server.clone();
             // Letting go of files may wait for a disk.

@@ -4,6 +4,7 @@
 //! Invariants: no lock is held across an await; locks are taken in the order clients, sessions, files.
 
 use std::{
+    collections::{BTreeSet, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -96,6 +97,8 @@ pub struct Server {
     pub identity: Identity,
     options: ServerOptions,
     recovery: Mutex<Recovery>,
+    /// Clients that are gone, and that the plane has not forgotten yet.
+    unfreed: Mutex<BTreeSet<ClientId>>,
     in_grace: AtomicBool,
     started: Instant,
     epoch: u32,
@@ -134,6 +137,7 @@ impl Server {
             options,
             in_grace: AtomicBool::new(recovery.in_grace()),
             recovery: Mutex::new(recovery),
+            unfreed: Mutex::default(),
             started: Instant::now(),
             epoch,
             next_session: AtomicU64::new(1),
@@ -214,27 +218,35 @@ impl Server {
     }
 
     async fn grace_over(&self, why: &str) {
-        self.in_grace.store(false, Ordering::Release);
-        tracing::info!(why, "grace period over");
-        // Those who did not come back may not reclaim after the next restart: others may have had their files since.
-        self.keep(Command::ForgetUnreclaimed { home: self.home() }).await;
+        // Those who did not come back may not reclaim after the next restart: others may have had their files since. So the plane must know
+        // first; if it does not take it, the timer tries again.
+        if self.keep(Command::ForgetUnreclaimed { home: self.home() }).await {
+            self.in_grace.store(false, Ordering::Release);
+            tracing::info!(why, "grace period over");
+        }
     }
 
-    /// Frees everything of a client.
-    pub async fn free_client(&self, client: ClientId) {
+    /// Frees everything of a client. What it still sends finds no session from this moment on. `false`: the plane has not forgotten it, so its
+    /// opens and locks stay until the timer has had more luck.
+    pub async fn free_client(&self, client: ClientId) -> bool {
+        self.sessions.remove_client(client);
         // On disk before others can have its files: it must not reclaim them after a crash. Most that go were never on
         // record, and a line in the journal costs a wait for the disk.
-        if self.plane.read(|state| state.clients.is_recorded(client.0)) {
-            self.keep(Command::ForgetClient { clientid: client.0 }).await;
+        let is_recorded = self.plane.read(|state| state.clients.is_recorded(client.0));
+        if is_recorded && !self.keep(Command::ForgetClient { clientid: client.0 }).await {
+            self.unfreed.lock().insert(client);
+            return false;
         }
-        self.sessions.remove_client(client);
         self.files.release_client(client);
+        true
     }
 
-    async fn keep(&self, command: Command) {
-        if let Err(error) = self.plane.propose(command).await {
-            tracing::error!(%error, "cannot write the data directory");
+    async fn keep(&self, command: Command) -> bool {
+        let proposed = self.plane.propose(command).await;
+        if let Err(error) = &proposed {
+            tracing::error!(%error, "the plane does not take what it must know; it is told again later");
         }
+        proposed.is_ok()
     }
 
     /// Whether a client whose state is in the way is past its lease; if so it is freed, and the way is clear.
@@ -248,22 +260,28 @@ impl Server {
         };
         if over {
             tracing::warn!(client = holder.0, "client silent for longer than its lease: its opens and locks are freed");
-            self.free_client(holder).await;
+            return self.free_client(holder).await;
         }
-        over
+        false
     }
 
     /// What a timer does every few seconds: ends grace, frees clients that hold nothing and are gone.
     pub async fn tick(&self) {
         let now = self.now();
         let is_over = self.recovery.lock().tick(now);
-        if is_over {
+        if is_over || (self.in_grace() && !self.recovery.lock().in_grace()) {
             self.grace_over("time is up").await;
+        }
+        let unfreed = std::mem::take(&mut *self.unfreed.lock());
+        for client in unfreed {
+            // One after the other fails at once where the first one did, and is remembered again.
+            self.free_client(client).await;
         }
         let lease = self.lease_ms();
         self.clients.lock().drop_stale_unconfirmed(lease, now);
         let expired = self.clients.lock().expired(lease, now);
         let long_gone = self.clients.lock().expired(lease.saturating_mul(COURTESY_LEASES), now);
+        let long_gone: HashSet<ClientId> = long_gone.into_iter().collect();
         for client in expired {
             if !self.files.has_state(client) || long_gone.contains(&client) {
                 // Judged once more: it may have come back since.

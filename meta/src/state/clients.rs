@@ -42,6 +42,17 @@ pub const CLIENTS_MAX: usize = 1 << 17;
 /// RFC 8881 §3.3: `client_owner4` has at most NFS4_OPAQUE_LIMIT bytes; principals are shorter.
 const OPAQUE_MAX: usize = 1_024;
 
+/// What became of a client's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recorded {
+    /// It is there.
+    New,
+    /// It is there; this one, an earlier incarnation of the same owner, is forgotten.
+    Instead(u64),
+    /// A later incarnation of the same owner is on record, and stays.
+    Newer,
+}
+
 /// The table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clients {
@@ -86,7 +97,7 @@ impl Clients {
     }
 
     /// Puts a client on record; returns the clientid of an earlier incarnation of the same owner, which is forgotten.
-    pub(super) fn record(&mut self, record: ClientRecord, changes: &mut Changes) -> Result<Option<u64>, &'static str> {
+    pub(super) fn record(&mut self, record: ClientRecord, changes: &mut Changes) -> Result<Recorded, &'static str> {
         if record.owner.0.len() > OPAQUE_MAX || record.principal.0.len() > OPAQUE_MAX {
             return Err("an owner or a principal is longer than 1024 bytes");
         }
@@ -97,12 +108,15 @@ impl Clients {
         if self.records.get(&record.clientid).is_some_and(|known| known.owner != record.owner) {
             return Err("the clientid is another owner's");
         }
+        if earlier.is_some_and(|known| known > record.clientid) {
+            return Ok(Recorded::Newer);
+        }
         if let Some(clientid) = earlier {
             self.forget(clientid, changes);
         }
         changes.put(Table::Clients, number_key(record.clientid), &record);
         self.insert(record);
-        Ok(earlier)
+        Ok(earlier.map_or(Recorded::New, Recorded::Instead))
     }
 
     pub(super) fn forget(&mut self, clientid: u64, changes: &mut Changes) -> bool {
@@ -114,7 +128,7 @@ impl Clients {
 
     /// Those who were at home with an earlier process of the node.
     pub(super) fn of_earlier(&self, home: Home) -> Vec<u64> {
-        let left = |record: &&ClientRecord| record.home.node == home.node && record.home.epoch != home.epoch;
+        let left = |record: &&ClientRecord| record.home.node == home.node && record.home.epoch < home.epoch;
         self.records.values().filter(left).map(|record| record.clientid).collect()
     }
 

@@ -220,7 +220,7 @@ fn excludes(held: &Held, wanted: &Held) -> bool {
 impl Waiter {
     /// Clients double their pauses: one that is silent for longer than that does not wait any more.
     fn is_patient(&self, now_ms: u64) -> bool {
-        let patience_ms = (2 * self.pause_ms + FIRST_PAUSE_MS).min(PATIENCE_MAX_MS);
+        let patience_ms = self.pause_ms.saturating_mul(2).saturating_add(FIRST_PAUSE_MS).min(PATIENCE_MAX_MS);
         now_ms.saturating_sub(self.asked_ms) <= patience_ms
     }
 }

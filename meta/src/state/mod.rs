@@ -27,6 +27,7 @@ pub use tables::{
 };
 
 use changes::decode_row;
+use clients::Recorded;
 
 /// Who this cluster is, once and for ever.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +116,8 @@ impl State {
             Command::MoveClient { clientid, from, to } => found(self.clients.change(*clientid, changes, |record| {
                 let known = record.home == *from;
                 if known {
-                    record.home = *to;
+                    // Whoever takes it over goes on where it was: there is nothing to reclaim.
+                    (record.home, record.reclaim_until_ms) = (*to, None);
                 }
                 known
             })),
@@ -184,8 +186,9 @@ impl State {
 
     fn record_client(&mut self, record: &ClientRecord, changes: &mut Changes) -> Reply {
         match self.clients.record(record.clone(), changes) {
-            Ok(None) => Reply::Done,
-            Ok(Some(clientid)) => {
+            Ok(Recorded::New) => Reply::Done,
+            Ok(Recorded::Newer) => Reply::Absent,
+            Ok(Recorded::Instead(clientid)) => {
                 self.locks.release_client(clientid, changes);
                 Reply::Replaced { clientid }
             }

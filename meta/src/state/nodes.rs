@@ -130,6 +130,8 @@ impl Nodes {
         if let Some(record) = self.nodes.get_mut(&id) {
             record.epoch = epoch;
             record.state = NodeState::Joining;
+            // What an earlier process granted lasts no longer than this, whatever becomes of the new one.
+            record.lease_until_ms = now_ms.saturating_add(NODE_LEASE_MS);
             self.put(id, changes);
             self.turn(now_ms, changes);
         }
@@ -147,19 +149,19 @@ impl Nodes {
         let Some(record) = self.nodes.get_mut(&id).filter(|record| record.epoch == epoch) else { return false };
         record.state = state;
         if state == NodeState::Serving {
-            record.lease_until_ms = now_ms + NODE_LEASE_MS;
+            record.lease_until_ms = now_ms.saturating_add(NODE_LEASE_MS);
         }
         self.put(id, changes);
         self.turn(now_ms, changes);
         true
     }
 
-    /// Renews leases of nodes that serve or drain; one whose lease was over has lost it, and must ask to serve again.
+    /// Renews leases; a node whose lease was over has lost it, and must ask to serve again.
     pub(super) fn renew(&mut self, nodes: &[(NodeId, u32)], now_ms: u64, changes: &mut Changes) {
         for &(id, epoch) in nodes {
             let Some(record) = self.nodes.get_mut(&id) else { continue };
-            if record.epoch == epoch && matches!(record.state, NodeState::Serving | NodeState::Draining) {
-                record.lease_until_ms = now_ms + NODE_LEASE_MS;
+            if record.epoch == epoch && record.state != NodeState::Lost {
+                record.lease_until_ms = now_ms.saturating_add(NODE_LEASE_MS);
                 self.put(id, changes);
             }
         }
@@ -167,7 +169,7 @@ impl Nodes {
 
     /// Takes those whose lease is over out of the ring.
     pub(super) fn expire(&mut self, now_ms: u64, changes: &mut Changes) {
-        let holds = |record: &NodeRecord| matches!(record.state, NodeState::Serving | NodeState::Draining);
+        let holds = |record: &NodeRecord| record.epoch != 0 && record.state != NodeState::Lost;
         let over = self.nodes.iter().filter(|(_, record)| holds(record) && record.lease_until_ms <= now_ms);
         let over: Vec<NodeId> = over.map(|(&id, _)| id).collect();
         for &id in &over {

@@ -65,6 +65,12 @@ fn a_transcript() {
     let again = apply(&mut state, Command::RecordClient(client("b", 2 << 32, home(1, 2))));
     assert_eq!(again, Reply::Replaced { clientid: (1 << 32) + 1 });
     assert_eq!(state.clients.len(), 2, "the same owner is one client");
+    let late = apply(&mut state, Command::RecordClient(client("b", (1 << 32) + 1, home(1, 1))));
+    assert_eq!(
+        (late, state.clients.is_recorded(2 << 32)),
+        (Reply::Absent, true),
+        "an earlier one does not take its place"
+    );
     apply(&mut state, Command::ForgetUnreclaimed { home: home(1, 2) });
     assert!(!state.clients.may_reclaim(b"a") && state.clients.may_reclaim(b"b"));
     assert_eq!(apply(&mut state, Command::ForgetClient { clientid: (1 << 32) + 1 }), Reply::Absent);
@@ -112,6 +118,10 @@ fn a_node_owns_what_it_serves_until_its_lease_is_over() {
     assert_eq!(state.nodes.ring().epoch, epoch, "a description alone changes no ring");
     apply(&mut state, Command::StartEpoch { node: NodeId(2) });
     assert!(state.nodes.ring().members.is_empty(), "a new process owns nothing of the old one's");
+    let now_ms = state.now_ms + NODE_LEASE_MS;
+    apply(&mut state, Command::Tick { now_ms });
+    let dead = state.nodes.node(NodeId(2)).map(|node| node.state);
+    assert_eq!(dead, Some(NodeState::Lost), "one that ends before it serves is not waited for");
 }
 
 #[test]
@@ -129,6 +139,16 @@ fn what_a_client_holds_goes_with_it() {
     assert_eq!(apply(&mut state, moved), Reply::Absent, "it has moved already");
     assert_eq!(apply(&mut state, exclusive(10)), Reply::NotGranted(LockRefused::Held(lock(9, true))), "locks stay");
 
+    apply(&mut state, Command::OpenReclaim { home: home(2, 2), until_ms: 4_000 });
+    let adopted = Command::MoveClient { clientid: 10, from: home(2, 2), to: home(1, 1) };
+    assert_eq!(apply(&mut state, adopted), Reply::Done);
+    let back = Command::MoveClient { clientid: 10, from: home(1, 1), to: home(2, 2) };
+    assert_eq!(apply(&mut state, back), Reply::Done);
+    assert_eq!(
+        apply(&mut state, Command::ReclaimComplete { clientid: 10 }),
+        Reply::Absent,
+        "who is adopted has nothing to reclaim"
+    );
     apply(&mut state, Command::OpenReclaim { home: home(2, 2), until_ms: 5_000 });
     assert_eq!(apply(&mut state, Command::ReclaimComplete { clientid: 10 }), Reply::Done);
     assert_eq!(apply(&mut state, Command::ReclaimComplete { clientid: 10 }), Reply::Absent);

@@ -91,7 +91,10 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM"),
             _ = interrupt.recv() => tracing::info!("SIGINT"),
-            () = node.failed() => anyhow::bail!("the listener ended"),
+            () = node.failed() => {
+                node.close_plane().await;
+                anyhow::bail!("the listener ended");
+            }
         }
         node.drain().await;
         Ok(())

@@ -59,7 +59,7 @@ impl HandleTable {
         if self.known.get(&key).is_some() {
             return Ok(key);
         }
-        if self.plane.row(Table::Handles, &key).is_some() {
+        if self.row(&key)?.is_some() {
             self.known.insert(key, *handle);
             return Ok(key);
         }
@@ -123,13 +123,21 @@ impl HandleTable {
     }
 
     /// The handle with this key.
-    pub fn find(&self, key: &HandleKey) -> Option<SourceHandle> {
+    pub fn find(&self, key: &HandleKey) -> Result<SourceHandle, Status> {
         if let Some(handle) = self.known.get(key) {
-            return Some(handle);
+            return Ok(handle);
         }
-        let handle = SourceHandle::new(&self.plane.row(Table::Handles, key)?)?;
+        let handle = self.row(key)?.as_deref().and_then(SourceHandle::new).ok_or(Status::Stale)?;
         self.known.insert(*key, handle);
-        Some(handle)
+        Ok(handle)
+    }
+
+    /// A disk that fails for a moment must not make a handle stale for ever.
+    fn row(&self, key: &HandleKey) -> Result<Option<Vec<u8>>, Status> {
+        self.plane.row(Table::Handles, key).map_err(|error| {
+            tracing::error!(%error, "the handle table cannot be read; the client is told to try again");
+            Status::Delay
+        })
     }
 
     fn key(&self, fsid: u32, handle: &SourceHandle) -> HandleKey {
@@ -160,10 +168,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let first = table(directory.path()).await;
         let keys: Vec<_> = (0..10_000).map(|number| first.tell(1, &handle(number)).unwrap()).collect();
-        assert!(first.has_pending() && first.find(&keys[0]).is_none(), "nothing is known before it is in the plane");
+        assert!(first.has_pending() && first.find(&keys[0]).is_err(), "nothing is known before it is in the plane");
         first.registered().await.unwrap();
         assert!(!first.has_pending());
-        assert_eq!(first.find(&keys[9_999]), Some(handle(9_999)));
+        assert_eq!(first.find(&keys[9_999]), Ok(handle(9_999)));
         assert_ne!(first.tell(2, &handle(7)), Ok(keys[7]), "the same bytes on another file system");
         first.plane.close().await;
         drop(first);
@@ -172,7 +180,7 @@ mod tests {
             assert_eq!(second.tell(1, &handle(number)), Ok(keys[number as usize]), "keys never change");
         }
         assert!(!second.has_pending(), "the plane knew them all");
-        assert_eq!(second.find(&[9; 16]), None);
+        assert_eq!(second.find(&[9; 16]), Err(Status::Stale));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -187,7 +195,7 @@ mod tests {
                     let told = handle(if number % 2 == 0 { number } else { task << 16 | number });
                     let key = table.tell(1, &told).unwrap();
                     table.registered().await.unwrap();
-                    assert!(table.plane.row(Table::Handles, &key).is_some());
+                    assert!(table.row(&key).unwrap().is_some());
                 }
             })
         });

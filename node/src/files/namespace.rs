@@ -245,7 +245,7 @@ impl Namespace {
             }
             Parsed::Inline(index, handle) => self.resolve_file(index, handle, caller).await,
             Parsed::Table(index, key) => {
-                let handle = self.table.find(&key).ok_or(Status::Stale)?;
+                let handle = self.table.find(&key)?;
                 self.resolve_file(index, handle, caller).await
             }
         }

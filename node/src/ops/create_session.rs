@@ -32,9 +32,14 @@ pub async fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSes
             tracing::error!(%error, "a client cannot be recorded; it is told to try again");
             Status::Delay
         })?;
-        if let Reply::Refused(why) = recorded {
-            tracing::error!(why, "a client is not recorded, so it gets no session");
-            return Err(Status::NoSpc);
+        match recorded {
+            Reply::Refused(why) => {
+                tracing::error!(why, "a client is not recorded, so it gets no session");
+                return Err(Status::NoSpc);
+            }
+            // A newer incarnation of the same client was faster.
+            Reply::Absent => return Err(Status::StaleClientid),
+            _ => {}
         }
     }
     let reply = CreateSessionOk {
@@ -44,12 +49,25 @@ pub async fn run(cx: &Context<'_>, args: &CreateSessionArgs) -> Result<CreateSes
         fore: fore.clone(),
         back,
     };
-    let replaced = {
+    let added = {
         // Both tables at once: a client that is freed in between would leave its session behind.
         let mut clients = server.clients.lock();
-        let added = clients.add_session(&reply, args.clientid, server.now())?;
-        server.sessions.insert(Arc::new(Session::new(reply.session, added.client, fore, args.callback_program)));
-        added.replaced
+        let added = clients.add_session(&reply, args.clientid, server.now());
+        if let Ok(added) = &added {
+            let client = added.client.clone();
+            server.sessions.insert(Arc::new(Session::new(reply.session, client, fore, args.callback_program)));
+        }
+        added.map_err(|status| (status, clients.owner(args.clientid).is_none()))
+    };
+    let replaced = match added {
+        Ok(added) => added.replaced,
+        Err((status, gone)) => {
+            // It went while it was put on record, and nobody would take it off again.
+            if gone {
+                server.free_client(args.clientid).await;
+            }
+            return Err(status);
+        }
     };
     if let Some(replaced) = replaced {
         server.free_client(replaced).await;

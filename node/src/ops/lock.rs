@@ -64,7 +64,14 @@ async fn lock(cx: &mut Context<'_>, args: &LockArgs) -> Result<Stateid, Refused>
             }
         };
         match result {
-            Ok(stateid) => return Ok(stateid),
+            Ok(stateid) => {
+                // Freed while this call ran: nobody would free what it just got.
+                if cx.server.clients.lock().owner(client.id).is_none() {
+                    cx.server.free_client(client.id).await;
+                    return Err(Status::BadSession.into());
+                }
+                return Ok(stateid);
+            }
             Err(Conflict::Status(status)) => return Err(status.into()),
             Err(Conflict::Held(holder, Denied::Lock(held))) => {
                 let refused = || if args.reclaim { Status::ReclaimConflict.into() } else { Refused::Held(held) };

@@ -103,7 +103,7 @@ async fn reserve(cx: &Context<'_>, node: &FileNode, request: OpenRequest) -> Res
             Ok(stateid) => {
                 // Freed while this call ran: nobody would free what it just got.
                 if cx.server.clients.lock().owner(request.client).is_none() {
-                    cx.server.files.release_client(request.client);
+                    cx.server.free_client(request.client).await;
                     return Err(Status::BadSession);
                 }
                 return Ok(stateid);

@@ -51,6 +51,10 @@ pub async fn run(cx: &Context<'_>, args: &ReadDirArgs) -> Result<ReadDirOk, Stat
         Node::Pseudo(place) => listing.pseudo(*place, args.cookie).await,
         Node::File(node) => listing.source(node, args.cookie).await?,
     };
+    // Whatever was told, before the client sees it.
+    if listing.mask.has(Attr::FileHandle) {
+        cx.server.namespace.handles_registered().await?;
+    }
     if let Some(status) = listing.failed {
         return Err(status);
     }
@@ -172,11 +176,8 @@ impl Listing<'_, '_> {
     /// The listing's handles are registered before the client sees it.
     async fn registered(&mut self, node: &FileNode, end: bool) -> Result<bool, Status> {
         let namespace = &self.cx.server.namespace;
-        if self.mask.has(Attr::FileHandle) && namespace.has_unregistered_handles() {
-            if !end {
-                self.tell_on(node).await;
-            }
-            namespace.handles_registered().await?;
+        if !end && self.mask.has(Attr::FileHandle) && namespace.has_unregistered_handles() {
+            self.tell_on(node).await;
         }
         Ok(end)
     }

@@ -38,7 +38,10 @@ async fn a_listing_is_whole_however_it_is_cut_and_costs_nothing_again() {
     for max in [7, 100, 10_000] {
         assert_eq!(list(&bench, max).await, expected);
     }
-    bench.upstream.take_calls();
+    // What was read ahead for the last of them may still be on its way.
+    while !bench.upstream.take_calls().is_empty() {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
     assert_eq!(list(&bench, 50).await, expected);
     assert_eq!(bench.calls(), 0, "{:?}", bench.upstream.take_calls());
     // Every file is known by name and attributes now.

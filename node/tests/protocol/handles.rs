@@ -118,6 +118,14 @@ async fn an_export_may_have_all_its_handles_in_the_table() {
     let handle = value!(done(&session, at_then("data/file", [getfh()])).await, GetFh).handle;
     let proposals = running.server.namespace.handle_proposals();
     assert!(proposals >= 1);
+    // The root of an export, told by a listing of the pseudo directory above it.
+    let page = readdir(0, [0; 8], 65_536, &[Attr::FileHandle]);
+    let page = value!(done(&session, at_then("", [page])).await, ReadDir);
+    for entry in &page.entries {
+        let root = Attributes::from_fattr(&entry.attributes).unwrap().filehandle.unwrap();
+        assert_eq!(status(&session, [putfh(&root), getattr(&[Attr::Type])]).await, Status::Ok);
+    }
+    let proposals = running.server.namespace.handle_proposals();
     let again = value!(done(&session, at_then("data/file", [getfh()])).await, GetFh).handle;
     assert_eq!((&again, running.server.namespace.handle_proposals()), (&handle, proposals), "known by now");
     done(&session, at_then("plain/file", [getfh()])).await;
