@@ -161,7 +161,10 @@ impl Listing<'_, '_> {
             };
             let end = node.read_directory(caller, cookie, (ENTRIES_MAX, room), want_files, &mut sink).await?;
             if unknown.is_empty() || !first {
-                return self.registered(node, end).await;
+                if !end && mask.has(Attr::FileHandle) && namespace.has_unregistered_handles() {
+                    self.tell_on(node).await;
+                }
+                return Ok(end);
             }
             // File systems seen for the first time: once they have their indices, all is listed again.
             for fsid in unknown {
@@ -171,15 +174,6 @@ impl Listing<'_, '_> {
             (self.room, self.failed) = (room, None);
         }
         Err(Status::Delay)
-    }
-
-    /// The listing's handles are registered before the client sees it.
-    async fn registered(&mut self, node: &FileNode, end: bool) -> Result<bool, Status> {
-        let namespace = &self.cx.server.namespace;
-        if !end && self.mask.has(Attr::FileHandle) && namespace.has_unregistered_handles() {
-            self.tell_on(node).await;
-        }
-        Ok(end)
     }
 
     /// Tells the plane's table of what the next calls will list, so that a long listing is registered in a few commands. What goes wrong

@@ -23,7 +23,7 @@ use forebay_proto::{
 use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
-    time::{sleep, timeout},
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -35,14 +35,13 @@ use crate::source::{
     rpc::{
         credential,
         link::{Callback, Link},
+        patience::asking,
         pause::Backoff,
     },
 };
 
 /// Calls at once, waiting ones included. Far more than slots: this only bounds memory.
 const CALLS_MAX: usize = 8192;
-/// How long a call that only asks waits for a source that is known to be down.
-const DOWN_PATIENCE: Duration = Duration::from_millis(800);
 /// A server may lose a call without closing the connection; after so many times what a call may take it is sent again.
 const LOST_AFTER: u32 = 6;
 /// What a small call and its reply take on the wire, for sharing out connections.
@@ -285,28 +284,7 @@ impl Engine {
 
     /// Something that only asks: it is given up after the time a call may take, and soon if the source is down.
     pub async fn asking<T>(&self, work: impl Future<Output = Result<T, SourceError>>) -> Result<T, SourceError> {
-        let limit = self.options.call_timeout;
-        let down = async {
-            let mut watching = self.down.subscribe();
-            loop {
-                if watching.wait_for(|down| *down).await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-                sleep(DOWN_PATIENCE.min(limit)).await;
-                if self.is_down() {
-                    return;
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            done = work => done,
-            () = down => Err(SourceError::Unavailable),
-            () = sleep(limit) => {
-                self.drop_silent();
-                Err(SourceError::Unavailable)
-            }
-        }
+        asking(work, &self.down, self.options.call_timeout, || self.drop_silent()).await
     }
 
     /// Closes connections that have said nothing for as long as a call may take.

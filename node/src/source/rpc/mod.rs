@@ -4,5 +4,6 @@
 
 pub(in crate::source) mod credential;
 pub(in crate::source) mod link;
+pub(in crate::source) mod patience;
 pub(in crate::source) mod pause;
 pub(in crate::source) mod pieces;
