@@ -7,6 +7,7 @@ pub mod admin;
 pub mod cache;
 pub mod cli;
 pub mod client;
+pub mod cluster;
 pub mod config;
 pub mod files;
 pub mod front;

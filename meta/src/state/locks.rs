@@ -5,34 +5,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use forebay_proto::cluster::FileKey;
 use serde::{Deserialize, Serialize};
 
 use super::changes::{Bytes, Changes, Damaged, Table, decode_row};
 
-/// A file: index of its file system, and its id there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct FileKey {
-    /// Index of the file system.
-    pub fsid: u32,
-    /// The file's id there.
-    pub fileid: u64,
+fn key_bytes(file: FileKey) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..4].copy_from_slice(&file.fsid.to_be_bytes());
+    key[4..].copy_from_slice(&file.fileid.to_be_bytes());
+    key
 }
 
-impl FileKey {
-    fn to_bytes(self) -> [u8; 12] {
-        let mut key = [0; 12];
-        key[..4].copy_from_slice(&self.fsid.to_be_bytes());
-        key[4..].copy_from_slice(&self.fileid.to_be_bytes());
-        key
-    }
-
-    fn from_bytes(key: &[u8]) -> Option<FileKey> {
-        let (fsid, fileid) = key.split_at_checked(4)?;
-        Some(FileKey {
-            fsid: u32::from_be_bytes(fsid.try_into().ok()?),
-            fileid: u64::from_be_bytes(fileid.try_into().ok()?),
-        })
-    }
+fn key_from(bytes: &[u8]) -> Option<FileKey> {
+    let (fsid, fileid) = bytes.split_at_checked(4)?;
+    Some(FileKey {
+        fsid: u32::from_be_bytes(fsid.try_into().ok()?),
+        fileid: u64::from_be_bytes(fileid.try_into().ok()?),
+    })
 }
 
 /// Whom a lock or an open belongs to (RFC 8881 §9.1.4).
@@ -387,10 +377,10 @@ impl Locks {
 
     fn put(&mut self, file: FileKey, changes: &mut Changes) {
         match self.files.get(&file) {
-            Some(locks) if !locks.is_empty() => changes.put(Table::Locks, file.to_bytes(), locks),
+            Some(locks) if !locks.is_empty() => changes.put(Table::Locks, key_bytes(file), locks),
             _ => {
                 self.files.remove(&file);
-                changes.remove(Table::Locks, file.to_bytes());
+                changes.remove(Table::Locks, key_bytes(file));
             }
         }
     }
@@ -403,12 +393,12 @@ impl Locks {
 
     pub(super) fn rows(&self, changes: &mut Changes) {
         for (file, locks) in &self.files {
-            changes.put(Table::Locks, file.to_bytes(), locks);
+            changes.put(Table::Locks, key_bytes(*file), locks);
         }
     }
 
     pub(super) fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), Damaged> {
-        let file = FileKey::from_bytes(key);
+        let file = key_from(key);
         let file = file.ok_or_else(|| Damaged::Row { table: Table::Locks, what: "its key is no file".into() })?;
         let locks: FileLocks = decode_row(Table::Locks, value)?;
         let owners = locks.ranges.iter().map(|held| &held.owner).chain(locks.shares.iter().map(|share| &share.owner));

@@ -5,13 +5,10 @@
 
 use std::collections::BTreeMap;
 
+pub use forebay_proto::cluster::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::changes::{Changes, Damaged, Table, decode_row, key_number, number_key};
-
-/// A node, for as long as it keeps its disk; never given twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct NodeId(pub u64);
 
 /// Where in its life a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,6 +3,8 @@
 //! Owns: the names. Never does: decide where anything is ([`super::ring`] does).
 //! Invariant: a name is a number of fixed width; nothing about it depends on the machine.
 
+use serde::{Deserialize, Serialize};
+
 use crate::xdr::{Reader, Writer, Xdr, XdrError, xdr_struct};
 
 /// Bytes of a file that have one owner: large enough that a sequential reader seldom changes peers, small enough that a
@@ -10,7 +12,7 @@ use crate::xdr::{Reader, Writer, Xdr, XdrError, xdr_struct};
 pub const STRIPE_BYTES: u64 = 64 << 20;
 
 /// A node. Never used again, even if a machine comes back without its disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub u64);
 
 /// Counts the states of the ring; the next membership has the next number.
@@ -31,7 +33,7 @@ pub struct Stripe(pub u32);
 
 xdr_struct! {
     /// A file, the same on every node for ever.
-    #[derive(Copy, PartialOrd, Ord, Hash)]
+    #[derive(Copy, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     pub struct FileKey {
         /// The file system's index in the cluster's table.
         fsid: u32,
