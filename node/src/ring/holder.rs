@@ -19,6 +19,8 @@ struct PairLease {
 struct Believed {
     owner: NodeId,
     incarnation: u64,
+    /// Of the question whose answer it is.
+    number: u64,
 }
 
 /// Questions and changes of one file that are under way.
@@ -54,15 +56,15 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// One that believes nothing.
-    pub fn new(me: NodeId) -> Holder {
+    /// One that believes nothing. `number` is higher than any that an earlier process of the node used.
+    pub fn new(me: NodeId, number: u64) -> Holder {
         Holder {
             me,
             ring: None,
             pairs: BTreeMap::new(),
             believed: HashMap::new(),
             under_way: HashMap::new(),
-            number: 0,
+            number,
         }
     }
 
@@ -71,10 +73,14 @@ impl Holder {
         self.ring.as_ref().map_or(0, |ring| ring.epoch)
     }
 
-    /// A new ring: what moved is not believed any more. Only afterwards may a heartbeat say that it was seen.
+    /// A new ring: what moved is not believed any more, which is everything if rings were left out. Only afterwards may a heartbeat say that it
+    /// was seen.
     pub fn ring_changed(&mut self, ring: Ring) {
         if ring.epoch <= self.epoch() {
             return;
+        }
+        if ring.epoch > self.epoch() + 1 {
+            self.believed.clear();
         }
         self.believed.retain(|file, believed| (ring.placement)(*file) == Some(believed.owner));
         self.ring = Some(ring);
@@ -100,9 +106,14 @@ impl Holder {
 
     /// Whether what is cached of the file may be told without asking.
     pub fn believes(&self, file: FileKey, now: u64) -> bool {
-        let Some(believed) = self.believed.get(&file) else { return false };
-        let lasts = |pair: &PairLease| pair.incarnation == believed.incarnation && now < pair.until;
-        self.pairs.get(&believed.owner).is_some_and(lasts)
+        self.believed(file, now).is_some()
+    }
+
+    /// The number of the question whose answer may be told without asking again.
+    pub fn believed(&self, file: FileKey, now: u64) -> Option<u64> {
+        let believed = self.believed.get(&file)?;
+        let pair = self.pairs.get(&believed.owner)?;
+        (pair.incarnation == believed.incarnation && now < pair.until).then_some(believed.number)
     }
 
     /// A question to the owner begins; `None` while a change by this node is under way: its reply will tell.
@@ -128,7 +139,12 @@ impl Holder {
         if overtaken || ask.epoch != self.epoch() || self.owner_of(ask.file) != Some(owner) {
             return false;
         }
-        self.believed.insert(ask.file, Believed { owner, incarnation });
+        let news = Believed { owner, incarnation, number: ask.number };
+        let known = self.believed.entry(ask.file).or_insert(news);
+        // Of two answers that came in the other order the later question's counts.
+        if known.number <= news.number {
+            *known = news;
+        }
         true
     }
 

@@ -191,8 +191,9 @@ impl Owner {
         self.ring.epoch
     }
 
-    /// A new ring. `former` are the members of the one before it whose node leases may still last: all but those that the plane has
-    /// declared lost or that have left; this node itself if an earlier process of it was a member.
+    /// A new ring. `former` are the nodes that may have owned anything in rings before it and whose leases may still last: all but those that
+    /// the plane has declared lost or that have left. This node waits for itself too: those who believed it may not have seen what moved away
+    /// and came back. Rings may be left out; then every file counts as moved.
     pub fn ring_changed(&mut self, ring: Ring, former: &BTreeSet<NodeId>) {
         if ring.epoch <= self.ring.epoch {
             return;
@@ -201,16 +202,20 @@ impl Owner {
             self.unsettled.clear();
         }
         self.unsettled.push(self.ring.clone());
-        let was_member = self.ring.members.contains(&self.me);
-        self.settling.extend(former.iter().copied().filter(|node| *node != self.me || !was_member));
+        let left_out = ring.epoch > self.ring.epoch + 1;
+        if left_out {
+            self.unsettled.push(Ring { epoch: ring.epoch - 1, members: BTreeSet::new(), placement: Arc::new(|_| None) });
+        }
+        self.settling.extend(former.iter().copied());
+        self.settling.insert(self.me);
         self.ring = ring;
         let (me, placement) = (self.me, self.ring.placement.clone());
         for mutation in self.mutations.values_mut() {
-            mutation.moved |= placement(mutation.file) != Some(me);
+            mutation.moved |= left_out || placement(mutation.file) != Some(me);
         }
         // Whoever believed something of these files forgets it with the new ring; who has not seen it holds up the release.
         self.files.retain(|file, state| {
-            let stays = placement(*file) == Some(me) || state.mutation.is_some();
+            let stays = !left_out && placement(*file) == Some(me) || state.mutation.is_some();
             if !stays {
                 self.grants -= state.holders.len();
                 for holder in &state.holders {
@@ -235,7 +240,31 @@ impl Owner {
 
     /// Former owners that are to be asked whether they have released the ring.
     pub fn settling(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.settling.iter().copied()
+        self.settling.iter().copied().filter(|node| *node != self.me)
+    }
+
+    /// Whether everybody who is waited for has released the ring.
+    pub fn is_settled(&self) -> bool {
+        self.settling.is_empty()
+    }
+
+    /// Whether this node may tell what it knows of a file as its owner's word: nobody changes it, and it is this node's.
+    pub fn may_tell(&self, file: FileKey, now: u64) -> bool {
+        self.has_lease(now)
+            && self.owns_in_ring(file)
+            && self.files.get(&file).is_none_or(|state| state.mutation.is_none())
+    }
+
+    /// The change of a file that is under way.
+    pub fn under_way(&self, file: FileKey) -> Option<MutationId> {
+        self.files.get(&file).and_then(|state| state.mutation)
+    }
+
+    /// A holder has forgotten what answers to its questions before `number` made it believe.
+    pub fn forgot(&mut self, holder: NodeId, file: FileKey, number: u64) {
+        if self.pairs.get(&holder).and_then(|pair| pair.files.get(&file)).is_some_and(|asked| *asked < number) {
+            self.withdraw(holder, file);
+        }
     }
 
     /// Whether this node has released its ring: nobody believes, or is changing, what is not its own any more.
@@ -308,9 +337,7 @@ impl Owner {
         if self.files.get(&file).is_some_and(|state| state.mutation.is_some()) {
             return Begun::Refused(Refusal::Busy);
         }
-        if self.pairs.get(&by).and_then(|pair| pair.files.get(&file)).is_some_and(|asked| *asked < number) {
-            self.withdraw(by, file);
-        }
+        self.forgot(by, file, number);
         let id = MutationId(self.next_mutation);
         self.next_mutation += 1;
         let state = self.files.entry(file).or_default();
@@ -337,9 +364,6 @@ impl Owner {
 
     /// Changes that became ready since the holders that they waited for believe nothing any more.
     pub fn tick(&mut self, now: u64) -> Vec<MutationId> {
-        if self.outlasts_its_past(now) {
-            self.settling.remove(&self.me);
-        }
         let over: Vec<NodeId> =
             self.pairs.iter().filter(|(_, pair)| pair.until <= now).map(|(node, _)| *node).collect();
         let mut ready = Vec::new();
@@ -351,6 +375,9 @@ impl Owner {
                     ready.push(*id);
                 }
             }
+        }
+        if self.has_released(now) {
+            self.settling.remove(&self.me);
         }
         ready
     }
