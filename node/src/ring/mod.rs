@@ -11,7 +11,10 @@
 //!
 //! Invariant, checked by the simulation in `tests.rs`: once a change was answered, or its effect seen anywhere, nobody is told what was before.
 
+pub mod coherence;
+mod groups;
 mod holder;
+pub mod messages;
 mod owner;
 #[cfg(test)]
 mod tests;

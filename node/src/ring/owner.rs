@@ -9,6 +9,7 @@ use std::{
 };
 
 use forebay_meta::state::{FileKey, NodeId};
+use serde::{Deserialize, Serialize};
 
 use super::{DRIFT_MS, PAIR_LEASE_MS};
 
@@ -47,7 +48,7 @@ pub struct Heartbeat {
 }
 
 /// What it is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeartbeatReply {
     /// It may believe what was granted under this incarnation, for so long from when it asked. Under another than it had, nothing is granted.
     Lease {
@@ -61,7 +62,7 @@ pub enum HeartbeatReply {
 }
 
 /// Why an owner does not act as one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// Its node lease is over.
     NoLease,
@@ -347,6 +348,11 @@ impl Owner {
         let recall: Vec<NodeId> = waiting.iter().copied().collect();
         self.mutations.insert(id, Mutation { file, ready: waiting.is_empty(), waiting, moved: false });
         if recall.is_empty() { Begun::Ready(id) } else { Begun::Recall(id, recall) }
+    }
+
+    /// Whether a change still waits for a holder to forget.
+    pub fn waits_for(&self, id: MutationId, holder: NodeId) -> bool {
+        self.mutations.get(&id).is_some_and(|mutation| mutation.waiting.contains(&holder))
     }
 
     /// A holder has forgotten the file. `true` if the change is ready now.

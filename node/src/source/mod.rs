@@ -15,6 +15,7 @@ pub mod nfs4;
 pub mod remote;
 mod resolve;
 mod rpc;
+pub mod shared;
 mod types;
 
 pub use any::{File, Source};

@@ -10,7 +10,7 @@
 //!   it is kept under, but never older.
 //! * Payloads in answers are allocations of their own (or nearly so): the cache keeps them and counts their length.
 
-use std::fmt;
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -54,6 +54,8 @@ pub struct Want {
     pub access: bool,
     /// Bytes from the beginning of a regular file, 0 for none.
     pub read: u32,
+    /// As fresh as an OPEN needs it: whoever answers out of what it knows must not if that is older.
+    pub open: bool,
 }
 
 /// What was seen at a [`Place`].
@@ -61,6 +63,8 @@ pub struct Want {
 pub struct Seen {
     /// The directory's attributes from before the name was looked up, if it was looked up by name.
     pub directory: Option<FileAttributes>,
+    /// Whose word on the directory that is.
+    pub directory_word: Word,
     /// The object, or why there is none.
     pub object: Result<SeenObject, SourceError>,
 }
@@ -76,6 +80,43 @@ pub struct SeenObject {
     pub access: Option<AccessMask>,
     /// Data from its beginning, if it was asked for and could be read.
     pub data: Option<Data>,
+    /// Whose word it is.
+    pub word: Word,
+}
+
+/// Whose word attributes are, and so how far they may be believed.
+#[derive(Clone, Debug, Default)]
+pub enum Word {
+    /// The source's own, in answer to this question.
+    #[default]
+    Source,
+    /// Of the node that owns the object in a cluster.
+    Owner(Arc<dyn OwnersWord>),
+    /// Of a node that does not: that it exists and of which kind it is, and no more.
+    Hearsay,
+}
+
+/// Two words are never told apart where answers are compared.
+impl PartialEq for Word {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Word {}
+
+/// What an owner says of an object besides its attributes.
+pub trait OwnersWord: fmt::Debug + Send + Sync {
+    /// What its data or names are kept under.
+    fn content(&self) -> u64;
+    /// No later change can look the same.
+    fn is_settled(&self) -> bool;
+    /// For how long the owner has known it.
+    fn age(&self) -> Duration;
+    /// Numbers words of one object; later questions have higher numbers.
+    fn number(&self) -> u64;
+    /// What was told is remembered now, under the number, and may be believed from this moment on.
+    fn remembered(&self);
 }
 
 /// Data of a file.
@@ -162,6 +203,10 @@ pub struct Page {
     pub entries: Vec<PageEntry>,
     /// Nothing follows.
     pub eof: bool,
+    /// Whose word on the directory that is.
+    pub directory_word: Word,
+    /// What is said of entries is the source's word, asked for since this question.
+    pub fresh: bool,
 }
 
 /// One entry.

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// Longest handle any source may give (EFS and Linux both stop at 128 bytes).
 pub const SOURCE_HANDLE_MAX: usize = 128;
@@ -28,6 +29,19 @@ impl SourceHandle {
     }
 }
 
+impl Serialize for SourceHandle {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.as_bytes())
+    }
+}
+
+impl<'de> Deserialize<'de> for SourceHandle {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes: serde_bytes::ByteBuf = Deserialize::deserialize(deserializer)?;
+        Self::new(&bytes).ok_or_else(|| D::Error::invalid_length(bytes.len(), &"at most 128 bytes"))
+    }
+}
+
 impl fmt::Debug for SourceHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SourceHandle(")?;
@@ -37,11 +51,11 @@ impl fmt::Debug for SourceHandle {
 }
 
 /// Which file system of a source an object is on. Stable over restarts (from the file system's own identity).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SourceFsid(pub u64);
 
 /// Who asks, after squashing. The source enforces permissions as this user and nobody else.
-#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Credentials {
     /// User id.
     pub uid: u32,
@@ -52,7 +66,7 @@ pub struct Credentials {
 }
 
 /// What kind of object a handle names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum FileKind {
     Regular,
@@ -65,7 +79,7 @@ pub enum FileKind {
 }
 
 /// Seconds and nanoseconds since 1970.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Time {
     /// Whole seconds, negative before 1970.
     pub seconds: i64,
@@ -74,7 +88,7 @@ pub struct Time {
 }
 
 /// What `stat` tells, and the change attribute.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileAttributes {
     /// Which file system of the source.
     pub fsid: SourceFsid,
@@ -161,7 +175,7 @@ pub enum NewObject {
 }
 
 /// Permission bits of the ACCESS check: the same three questions `access(2)` asks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AccessMask {
     /// May read data or list.
     pub read: bool,
@@ -202,7 +216,7 @@ pub enum EntryObject<F> {
 }
 
 /// What names an object for ever: which file system, and its handle there.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ObjectId {
     /// Which file system of the source.
     pub fsid: SourceFsid,
@@ -255,7 +269,7 @@ pub enum XattrSet {
 }
 
 /// Why a source refused. `errno` names are the ones POSIX gives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum SourceError {
     /// The handle names nothing any more.
     #[error("stale handle")]

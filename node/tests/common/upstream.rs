@@ -134,7 +134,7 @@ impl Upstream {
         let access = if want.access { Some(self.local.access(&by.user, file)?) } else { None };
         let readable = self.local.access(&by.user, file).is_ok_and(|may| may.read || may.execute);
         let data = if want.read > 0 && readable { self.data(file, 0, want.read as usize).ok() } else { None };
-        Ok(SeenObject { id: self.told(file.id()), attributes, access, data })
+        Ok(SeenObject { id: self.told(file.id()), attributes, access, data, word: Word::Source })
     }
 
     fn data(&self, file: &LocalFile, offset: u64, count: usize) -> Result<Data> {
@@ -152,13 +152,13 @@ impl Upstream {
         match place {
             Place::Object(id) => {
                 let object = self.file(id).and_then(|file| self.seen(by, &file, want));
-                Ok(Seen { directory: None, object })
+                Ok(Seen { directory: None, directory_word: Word::Source, object })
             }
             Place::Name(id, name) => {
                 let dir = self.file(id)?;
                 let directory = Some(self.local.attributes(&dir)?);
                 let found = self.local.lookup(&by.user, &dir, name);
-                Ok(Seen { directory, object: found.and_then(|file| self.seen(by, &file, want)) })
+                Ok(Seen { directory, directory_word: Word::Source, object: found.and_then(|file| self.seen(by, &file, want)) })
             }
         }
     }
@@ -331,7 +331,7 @@ impl RemoteSource for Upstream {
             let object = match entry.file.unwrap() {
                 Ok(EntryObject::Open(file)) => self.seen(by, &file, Want::default()),
                 Ok(EntryObject::Told { id, attributes }) => {
-                    Ok(SeenObject { id: self.told(id), attributes, access: None, data: None })
+                    Ok(SeenObject { id: self.told(id), attributes, access: None, data: None, word: Word::Source })
                 }
                 Err(error) => Err(error),
             };
@@ -339,7 +339,7 @@ impl RemoteSource for Upstream {
             ControlFlow::Continue(())
         })?;
         self.arrive("readdir").await;
-        Ok(Page { directory, verifier: 0, entries, eof })
+        Ok(Page { directory, verifier: 0, entries, eof, directory_word: Word::Source, fresh: true })
     }
 
     async fn space(&self, _by: &OnBehalf, object: &ObjectId) -> Result<SpaceAttributes> {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use futures_util::FutureExt;
 
 use super::{AccessMask, CachedFile, CachedSource, Flight, Need, Place, Want, digest, for_client};
-use crate::source::{Credentials, FileAttributes, FileKind, SourceError};
+use crate::source::{Credentials, FileAttributes, FileKind, SourceError, remote::Word};
 
 /// Files up to this size come along with the answer to an OPEN.
 pub(super) const SMALL: u64 = 256 << 10;
@@ -15,7 +15,7 @@ impl CachedSource {
     pub fn attributes_now(&self, file: &CachedFile) -> Option<FileAttributes> {
         let now = Instant::now();
         let state = file.state();
-        let fresh = !state.gone && state.is_fresh(self.policy(), Need::Window, now);
+        let fresh = !state.gone && self.holds(file, &state, Need::Window, now);
         fresh.then(|| state.attributes.clone())
     }
 
@@ -41,22 +41,60 @@ impl CachedSource {
             if state.gone {
                 return Err(SourceError::Stale);
             }
-            if state.is_fresh(self.policy(), need, began) {
+            if self.holds(file, &state, need, began) {
                 return Ok(state.attributes.clone());
             }
             // An answer on its way is as good as one that came, if its question was asked late enough.
             let shared = state.flight.clone();
             let shared = shared.filter(|(asked, _)| state.would_be_fresh(*asked, self.policy(), need, began));
             match shared {
-                Some((_, flight)) => flight,
-                None => {
-                    let flight = self.ask(user, file, began);
-                    state.flight = Some((began, flight.clone()));
-                    flight
-                }
+                Some((_, flight)) => Ok(flight),
+                None => Err(self.begin_flight(user, file, need, began, &mut state)),
             }
         };
         self.counters.revalidations.increment(1);
+        let answer = match flight {
+            Ok(joined) => match joined.await {
+                // In a cluster what it tells may have been taken back on its way.
+                Ok(_) if self.shared.is_some() => return self.refresh_alone(user, file, need, began).await,
+                answer => answer,
+            },
+            Err(own) => own.await,
+        };
+        self.or_stale(file, answer)
+    }
+
+    fn begin_flight(
+        self: &Arc<Self>,
+        user: &Credentials,
+        file: &Arc<CachedFile>,
+        need: Need,
+        began: Instant,
+        state: &mut super::file::State,
+    ) -> Flight {
+        let flight = self.ask(user, file, need, began);
+        state.flight = Some((began, flight.clone()));
+        flight
+    }
+
+    /// As [`CachedSource::refresh`], without joining a question that was asked before `began`.
+    async fn refresh_alone(
+        self: &Arc<Self>,
+        user: &Credentials,
+        file: &Arc<CachedFile>,
+        need: Need,
+        began: Instant,
+    ) -> Result<FileAttributes, SourceError> {
+        let flight = {
+            let mut state = file.state();
+            if state.gone {
+                return Err(SourceError::Stale);
+            }
+            if self.holds(file, &state, need, began) {
+                return Ok(state.attributes.clone());
+            }
+            self.begin_flight(user, file, need, began, &mut state)
+        };
         let answer = flight.await;
         self.or_stale(file, answer)
     }
@@ -78,12 +116,17 @@ impl CachedSource {
     }
 
     /// A question that goes on whoever stops waiting for it.
-    fn ask(self: &Arc<Self>, user: &Credentials, file: &Arc<CachedFile>, began: Instant) -> Flight {
+    fn ask(self: &Arc<Self>, user: &Credentials, file: &Arc<CachedFile>, need: Need, began: Instant) -> Flight {
         let (source, file, by) = (self.clone(), file.clone(), for_client(user));
         let asking = tokio::spawn(async move {
             let asked = source.asking();
-            let seen = source.remote.look(&by, &Place::Object(*file.id()), Want::default()).await;
-            let answer = seen.and_then(|seen| seen.object).map(|seen| seen.attributes);
+            let want = Want { open: need == Need::Open, ..Want::default() };
+            let seen = source.remote.look(&by, &Place::Object(*file.id()), want).await;
+            let seen = seen.and_then(|seen| seen.object).map(|seen| (seen.attributes, seen.word));
+            let (answer, word) = match seen {
+                Ok((attributes, word)) => (Ok(attributes), word),
+                Err(error) => (Err(error), Word::Source),
+            };
             let mut state = file.state();
             // Only its own: another may have been begun since a change of ours.
             if state.flight.as_ref().is_some_and(|(known, _)| *known == began) {
@@ -94,7 +137,9 @@ impl CachedSource {
                     state.gone = true;
                     return Err(SourceError::Stale);
                 }
-                Ok(attributes) => drop(state.observe(attributes, asked, source.fresh(), source.policy())),
+                Ok(attributes) => {
+                    source.observe(&mut state, attributes, asked, &word);
+                }
                 Err(SourceError::Stale | SourceError::BadHandle) => state.gone = true,
                 Err(_) => {}
             }
@@ -107,7 +152,7 @@ impl CachedSource {
     pub fn access_now(&self, user: &Credentials, file: &CachedFile) -> Option<AccessMask> {
         let now = Instant::now();
         let state = file.state();
-        let fresh = !state.gone && state.is_fresh(self.policy(), Need::Window, now);
+        let fresh = !state.gone && self.holds(file, &state, Need::Window, now);
         if fresh { state.rights(digest(user)) } else { None }
     }
 
@@ -121,7 +166,7 @@ impl CachedSource {
             return Ok(mask);
         }
         let asked = self.asking();
-        let seen = self.look(user, Place::Object(*file.id()), Want { access: true, read: 0 }).await;
+        let seen = self.look(user, Place::Object(*file.id()), Want { access: true, ..Want::default() }).await;
         let seen = match seen {
             Err(SourceError::Unavailable) => {
                 let state = file.state();
@@ -157,7 +202,7 @@ impl CachedSource {
             if state.gone {
                 return Err(SourceError::Stale);
             }
-            let fresh = state.is_fresh(self.policy(), Need::Open, now);
+            let fresh = self.holds(file, &state, Need::Open, now);
             (fresh, state.rights(digest(user)).is_some(), self.worth_reading(file, &state))
         };
         if fresh && known && read == 0 {
@@ -167,7 +212,7 @@ impl CachedSource {
             return self.refresh(user, file, Need::Open).await.map(drop);
         }
         let asked = self.asking();
-        match self.look(user, Place::Object(*file.id()), Want { access: true, read }).await {
+        match self.look(user, Place::Object(*file.id()), Want { access: true, read, open: true }).await {
             Ok(seen) => {
                 self.admit_seen(user, &seen, Some(file), asked).await;
                 Ok(())

@@ -252,7 +252,7 @@ impl CachedSource {
     }
 
     fn admit_made(&self, change: Change<'_>, name: &[u8], made: &Made, asked: super::Asked) -> Arc<CachedFile> {
-        let file = self.admit(&made.object.id, &made.object.attributes, asked);
+        let file = self.admit(&made.object.id, &made.object.attributes, asked, &made.object.word);
         self.end_directory(change, &made.directory, &[(name, Some(file.key()))]);
         file
     }

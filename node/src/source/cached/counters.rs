@@ -23,6 +23,10 @@ pub struct CachedCounters {
     pub nvme_bytes: Counter,
     /// From the source.
     pub source_bytes: Counter,
+    /// From other nodes of the cluster.
+    pub peer_bytes: Counter,
+    /// Peers that were passed over because they took too long.
+    pub hedged: Counter,
     /// Chunks fetched ahead of their readers.
     pub ahead_chunks: Counter,
     /// Small files fetched ahead of whoever opens one after the other.
@@ -49,6 +53,8 @@ impl CachedCounters {
             ram_bytes: read("ram"),
             nvme_bytes: read("nvme"),
             source_bytes: read("source"),
+            peer_bytes: read("peer"),
+            hedged: count("forebay_peer_hedged_total"),
             ahead_chunks: count("forebay_readahead_chunks_total"),
             ahead_files: count("forebay_readahead_files_total"),
             ahead_dropped: count("forebay_readahead_dropped_total"),

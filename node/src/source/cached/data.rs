@@ -14,7 +14,7 @@ use futures_util::{
 };
 use parking_lot::Mutex;
 
-use super::{CHUNK, CachedFile, CachedSource, Need, file::Asked, for_client};
+use super::{CHUNK, CachedFile, CachedSource, Need, file::{Asked, Teller}, for_client, policy::version_of};
 use crate::{
     cache::{ChunkKey, Placement, Tier},
     source::{
@@ -48,11 +48,13 @@ pub(super) type Chunks = Mutex<HashMap<(ChunkKey, u64), Fetch>>;
 
 /// Under which name a chunk is kept, and how long.
 #[derive(Clone, Copy, Debug)]
-struct Target {
-    key: ChunkKey,
+pub(super) struct Target {
+    pub(super) key: ChunkKey,
     epoch: u64,
     /// Bytes it should have.
-    length: u64,
+    pub(super) length: u64,
+    /// Of the attributes that it belongs to.
+    pub(super) version: u64,
 }
 
 /// What became of a chunk that was to be kept, with its bytes.
@@ -70,7 +72,7 @@ impl CachedSource {
         let now = Instant::now();
         let (content, size) = {
             let state = file.state();
-            if state.gone || state.changing > 0 || !state.is_fresh(self.policy(), Need::Window, now) {
+            if state.gone || state.changing > 0 || !self.holds(file, &state, Need::Window, now) {
                 return None;
             }
             (state.content, state.attributes.size)
@@ -115,7 +117,8 @@ impl CachedSource {
         offset: u64,
         count: usize,
     ) -> Result<(Bytes, bool), SourceError> {
-        let size = self.refresh(user, file, Need::Window).await?.size;
+        let told = self.refresh(user, file, Need::Window).await?;
+        let (size, version) = (told.size, version_of(&told));
         if offset >= size || count == 0 {
             return Ok((Bytes::new(), offset >= size));
         }
@@ -126,7 +129,7 @@ impl CachedSource {
         for index in indices {
             let start = index * CHUNK;
             let wanted = offset.max(start) - start..end.min(start + CHUNK) - start;
-            let part = self.part(user, file, index, wanted.clone()).await?;
+            let part = self.part(user, file, (index, version), wanted.clone()).await?;
             let is_short = (part.len() as u64) < wanted.end - wanted.start;
             parts.push(part);
             if is_short {
@@ -148,10 +151,11 @@ impl CachedSource {
         self: &Arc<Self>,
         user: &Credentials,
         file: &Arc<CachedFile>,
-        index: u64,
+        (index, version): (u64, u64),
         wanted: Range<u64>,
     ) -> Result<Bytes, SourceError> {
-        let Some(target) = self.target(file, index) else {
+        let Some(target) = self.target(file, index).filter(|target| self.shared.is_none() || target.version == version)
+        else {
             // It is being changed: what is read now is nothing to keep.
             return self.read_alone(user, file, index, wanted).await;
         };
@@ -176,7 +180,10 @@ impl CachedSource {
         let part = slice(&chunk, &wanted);
         // It may have been begun ahead of its reader, who is here now.
         file.state().take_unread(target.key.index);
-        self.counters.source_bytes.increment(part.len() as u64);
+        if self.shared.is_none() {
+            // In a cluster it is counted where it comes from.
+            self.counters.source_bytes.increment(part.len() as u64);
+        }
         Ok(part)
     }
 
@@ -203,7 +210,8 @@ impl CachedSource {
             return None;
         }
         let key = chunk_key(file, state.content, index)?;
-        Some(Target { key, epoch: state.epoch, length: chunk_length(state.attributes.size, index) })
+        let (length, version) = (chunk_length(state.attributes.size, index), version_of(&state.attributes));
+        Some(Target { key, epoch: state.epoch, length, version })
     }
 
     /// Fetches a chunk, or waits for somebody who does (then `true`). It goes on whoever stops waiting. `held` is given back once the
@@ -223,7 +231,10 @@ impl CachedSource {
         let (source, file) = (self.clone(), file.clone());
         tokio::spawn(async move {
             let _permit = source.fetches.acquire().await;
-            let (read, kept) = source.fetch_now(&by, &file, target).await;
+            let (read, kept) = match &source.shared {
+                None => source.fetch_now(&by, &file, target).await,
+                Some(sharing) => source.fetch_shared(sharing, &by, &file, target).await,
+            };
             // Readers first; then it waits for room in the cache, and with it whoever comes when all permits are out.
             let _ = sender.send(read);
             if let Some((key, bytes, placement)) = kept {
@@ -286,22 +297,25 @@ impl CachedSource {
         length: u64,
     ) -> Option<(ChunkKey, Placement)> {
         let mut state = file.state();
-        let current = state.observe(attributes, asked, self.fresh(), self.policy());
-        let same = super::policy::version_of(attributes) == super::policy::version_of(&state.attributes);
+        // What an owner told has been taken note of already.
+        let is_told = matches!(asked.teller, Teller::Owner { content, .. } if content == state.content);
+        let current = is_told || state.observe(attributes, asked, self.fresh(), self.policy());
+        let same = version_of(attributes) == version_of(&state.attributes);
         if !current || !same || length != chunk_length(attributes.size, index) || length == 0 {
             return None;
         }
         state.learned = true;
         let key = chunk_key(file, state.content, index)?;
-        Some((key, self.placement(!state.provisional)))
+        // Another node's file is on that node's NVMe.
+        Some((key, self.placement(!state.provisional && !is_told)))
     }
 
-    async fn keep(&self, key: ChunkKey, bytes: Bytes, placement: Placement) {
+    pub(super) async fn keep(&self, key: ChunkKey, bytes: Bytes, placement: Placement) {
         // That it could not be pinned is told to whoever pins.
         let _ = self.cache.insert(key, bytes, placement).await;
     }
 
-    fn placement(&self, durable: bool) -> Placement {
+    pub(super) fn placement(&self, durable: bool) -> Placement {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let expires = self.options.ttl.map(|ttl| now + ttl.as_secs());
         Placement { export: self.export, durable, pinned: false, expires }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::{CachedFile, CachedSource, Need, change::HIDDEN, file::Asked, for_client, walk::Walk};
+use super::{CachedFile, CachedSource, Need, Place, Want, change::HIDDEN, file::Asked, for_client, walk::Walk};
 use crate::{
     files::node::EntrySink,
     source::{
@@ -31,14 +31,20 @@ impl quick_cache::Weighter<(u128, u64, u64), Kept> for Weight {
     }
 }
 
+/// How objects are now, by their keys.
+type News = std::collections::HashMap<u128, FileAttributes>;
+
+/// Entries about which owners are asked at once.
+const ASKED_AT_ONCE: usize = 512;
+
 /// Memory of one entry, about.
 const ENTRY_BYTES: u64 = 512;
 
 /// A page, or a place inside it.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
-    page: Arc<KeptPage>,
-    from: usize,
+    pub(super) page: Arc<KeptPage>,
+    pub(super) from: usize,
 }
 
 /// A page as the source gave it.
@@ -47,6 +53,8 @@ pub struct KeptPage {
     asked: Instant,
     pub(super) entries: Vec<KeptEntry>,
     pub(super) eof: bool,
+    /// The source's, to be sent with the last cookie.
+    pub(super) verifier: u64,
     /// The source's last cookie, of a hidden name perhaps.
     pub(super) last: u64,
     /// How its files are opened.
@@ -91,17 +99,18 @@ impl CachedSource {
         let (mut cookie, mut taken) = (cookie, 0);
         loop {
             let known = if shared { self.page_now(dir, cookie) } else { None };
-            let (kept, content) = match known {
+            let (kept, content, fresh) = match known {
                 Some((kept, content)) => {
                     self.counters.page_hits.increment(1);
-                    (kept, Some(content))
+                    (kept, Some(content), false)
                 }
                 // One page from the source is enough for one call.
                 None if taken > 0 => return Ok(false),
                 None => self.page(user, dir, cookie, bytes, shared).await?,
             };
+            let news = if want_files && !fresh { self.news_of_entries(user, &kept, max - taken).await } else { News::new() };
             for (place, entry) in kept.page.entries.iter().enumerate().skip(kept.from) {
-                if taken == max || sink(self.entry(entry, want_files)).is_break() {
+                if taken == max || sink(self.entry(entry, want_files, fresh, &news)).is_break() {
                     let from = Kept { page: kept.page.clone(), from: place };
                     if let Some(content) = content.filter(|_| shared) {
                         self.pages.insert((dir.key(), content, cookie), from);
@@ -139,22 +148,54 @@ impl CachedSource {
         }
     }
 
+    /// In a cluster: owners are asked about the first `most` of a page's entries of which it is not known how they are now.
+    async fn news_of_entries(self: &Arc<Self>, user: &Credentials, kept: &Kept, most: usize) -> News {
+        let mut news = News::new();
+        if self.shared.is_none() {
+            return news;
+        }
+        let now = Instant::now();
+        let unknown = |entry: &KeptEntry| {
+            let (id, key, _) = entry.object.as_ref().ok()?;
+            let holds = self.table.peek(key).is_some_and(|file| {
+                let state = file.state();
+                self.holds(&file, &state, Need::Window, now)
+            });
+            (!holds).then_some(*id)
+        };
+        let entries = kept.page.entries[kept.from..].iter().take(most);
+        let places: Vec<Place> = entries.filter_map(unknown).map(Place::Object).collect();
+        for places in places.chunks(ASKED_AT_ONCE) {
+            let asked = self.asking();
+            let Ok(all) = self.remote.look_many(&for_client(user), places, Want::default()).await else { return news };
+            for object in all.into_iter().filter_map(|seen| seen.and_then(|seen| seen.object).ok()) {
+                let file = self.admit(&object.id, &object.attributes, asked, &object.word);
+                news.insert(file.key(), object.attributes);
+            }
+        }
+        news
+    }
+
     /// Lets go of the listings of these directories.
     pub(super) fn forget_pages(&self, dirs: &std::collections::HashSet<u128>) {
         self.pages.retain(|(dir, _, _), _| !dirs.contains(dir));
     }
 
     /// A page that may be told without a question, and the content it is kept under: names and attributes in it still hold.
-    fn page_now(&self, dir: &CachedFile, cookie: u64) -> Option<(Kept, u64)> {
+    pub(super) fn page_now(&self, dir: &CachedFile, cookie: u64) -> Option<(Kept, u64)> {
         let now = Instant::now();
         let content = {
             let state = dir.state();
-            if state.changing > 0 || !state.is_fresh(self.policy(), Need::Window, now) {
+            if state.changing > 0 || !self.holds(dir, &state, Need::Window, now) {
                 return None;
             }
             state.content
         };
         let kept = self.pages.get(&(dir.key(), content, cookie))?;
+        if self.shared.is_some() {
+            // What is said of entries is asked of their owners, if it is wanted.
+            return Some((kept, content));
+        }
         let young = now.saturating_duration_since(kept.page.asked) < self.policy().acregmin;
         let holds = |entry: &KeptEntry| match &entry.object {
             Err(_) => young,
@@ -171,15 +212,16 @@ impl CachedSource {
         kept.page.entries[kept.from..].iter().all(holds).then_some((kept, content))
     }
 
-    /// A page from the source, whose objects become known, and the content it belongs to if that is the present one.
-    async fn page(
+    /// A page from the source, whose objects become known, and the content it belongs to if that is the present one; whether what it says of
+    /// objects is news.
+    pub(super) async fn page(
         &self,
         user: &Credentials,
         dir: &Arc<CachedFile>,
         cookie: u64,
         bytes: usize,
         shared: bool,
-    ) -> Result<(Kept, Option<u64>), SourceError> {
+    ) -> Result<(Kept, Option<u64>, bool), SourceError> {
         self.counters.page_misses.increment(1);
         let verifier = if cookie == 0 { 0 } else { dir.state().verifier };
         let bytes = u32::try_from(bytes.max(PAGE_BYTES)).unwrap_or(u32::MAX);
@@ -193,20 +235,22 @@ impl CachedSource {
         let current = {
             let mut state = dir.state();
             state.verifier = page.verifier;
-            let current = state.observe(&page.directory, asked, self.fresh(), self.policy());
+            let current = self.observe(&mut state, &page.directory, asked, &page.directory_word);
             state.learned = true;
             current.then_some(state.content)
         };
+        let fresh = page.fresh;
         let page = Arc::new(self.keep_page(dir, page, asked, current));
         self.note_places(&page);
         let kept = Kept { page, from: 0 };
         if let Some(content) = current.filter(|_| shared) {
             self.pages.insert((dir.key(), content, cookie), kept.clone());
         }
-        Ok((kept, current))
+        Ok((kept, current, fresh))
     }
 
     fn keep_page(&self, dir: &CachedFile, page: Page, asked: Asked, current: Option<u64>) -> KeptPage {
+        let verifier = page.verifier;
         let last = page.entries.last().map_or(0, |entry| entry.cookie);
         let visible = page.entries.into_iter().filter(|entry| !entry.name.starts_with(HIDDEN));
         let keep = |entry: PageEntry| {
@@ -217,7 +261,7 @@ impl CachedSource {
             KeptEntry { cookie: entry.cookie, name: entry.name, object }
         };
         let entries = visible.map(keep).collect();
-        KeptPage { asked: asked.at, entries, eof: page.eof, last, walk: Mutex::default() }
+        KeptPage { asked: asked.at, entries, eof: page.eof, verifier, last, walk: Mutex::default() }
     }
 
     /// Each file learns where it stands, so that its opening tells of its neighbours'.
@@ -233,16 +277,28 @@ impl CachedSource {
     }
 
     /// An entry with what is known of its object now.
-    fn entry(&self, entry: &KeptEntry, want_files: bool) -> DirectoryEntry<crate::source::File> {
-        let object = entry.object.as_ref().map_err(|error| *error).map(|(id, key, told)| {
+    fn entry(
+        &self,
+        entry: &KeptEntry,
+        want_files: bool,
+        fresh: bool,
+        news: &News,
+    ) -> DirectoryEntry<crate::source::File> {
+        let object = entry.object.as_ref().map_err(|error| *error).and_then(|(id, key, told)| {
             let known = self.table.peek(key).and_then(|file| {
                 let state = file.state();
-                (state.asked.is_some() && !state.gone).then(|| state.attributes.clone())
+                let holds = self.shared.is_none() || self.may_tell(&file, &state);
+                (state.asked.is_some() && !state.gone && holds).then(|| state.attributes.clone())
             });
-            (*id, known.unwrap_or_else(|| told.clone()))
+            match known.or_else(|| news.get(key).cloned()) {
+                Some(known) => Ok((*id, known)),
+                None if fresh || self.shared.is_none() || !want_files => Ok((*id, told.clone())),
+                // Its owner did not say how it is now: the client asks about this one by itself.
+                None => Err(SourceError::Unavailable),
+            }
         });
-        let (fileid, kind) = match &object {
-            Ok((_, attributes)) => (attributes.mounted_on_fileid, Some(attributes.kind)),
+        let (fileid, kind) = match &entry.object {
+            Ok((_, _, attributes)) => (attributes.mounted_on_fileid, Some(attributes.kind)),
             Err(_) => (0, None),
         };
         let file = want_files.then(|| object.map(|(id, attributes)| EntryObject::Told { id, attributes }));

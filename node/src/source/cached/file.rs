@@ -28,7 +28,7 @@ use super::{
     policy::{Consistency, OPEN_SHARE, Policy, is_settled, version_of},
     readahead::Reads,
 };
-use crate::source::{AccessMask, Credentials, FileAttributes, FileKind, ObjectId};
+use crate::source::{AccessMask, Credentials, FileAttributes, FileKind, ObjectId, remote::Word};
 
 /// Users whose rights are remembered for one object.
 const RIGHTS_MAX: usize = 16;
@@ -54,7 +54,25 @@ pub enum Need {
     Open,
 }
 
-/// When a question was asked.
+/// Whose word an answer is; see [`Word`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teller {
+    /// The source's.
+    Source,
+    /// The owner's, in a cluster.
+    Owner {
+        /// What data is kept under.
+        content: u64,
+        /// No later change can look the same.
+        settled: bool,
+        /// Of the question.
+        number: u64,
+    },
+    /// Somebody's: nothing to remember.
+    Hearsay,
+}
+
+/// When a question was asked, and who answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// When it was sent, at the latest.
@@ -63,6 +81,34 @@ pub struct Asked {
     pub wall: i128,
     /// How far this source's count of our changes was.
     pub epoch: u64,
+    /// Who answered.
+    pub teller: Teller,
+}
+
+impl Asked {
+    /// The same question, answered by whoever this word is of. What an owner knows is as old as it says.
+    pub fn told_by(self, word: &Word) -> Self {
+        match word {
+            Word::Source => self,
+            Word::Hearsay => Self { teller: Teller::Hearsay, ..self },
+            Word::Owner(word) => {
+                let at = self.at.checked_sub(word.age()).unwrap_or(self.at);
+                let (content, settled, number) = (word.content(), word.is_settled(), word.number());
+                Self { at, teller: Teller::Owner { content, settled, number }, ..self }
+            }
+        }
+    }
+
+    /// Whether a later change may look the same, and what is kept under it, if those are known.
+    fn names(&self, attributes: &FileAttributes, nonce: u64) -> (bool, u64) {
+        match self.teller {
+            Teller::Owner { content, settled, .. } => (settled, content),
+            Teller::Source | Teller::Hearsay => {
+                let settled = is_settled(attributes, self.wall);
+                (settled, if settled { version_of(attributes) } else { nonce })
+            }
+        }
+    }
 }
 
 /// What is known. Behind the object's lock.
@@ -86,6 +132,8 @@ pub struct State {
     pub epoch: u64,
     /// Our own changes under way.
     pub changing: u32,
+    /// The number of the owner's word that told this; 0 if the source did.
+    pub word: u64,
     /// The source says that it is no more.
     pub gone: bool,
     /// A question under way, and when it was asked.
@@ -164,13 +212,15 @@ impl CachedFile {
         policy: &Policy,
     ) -> Self {
         let kind = attributes.kind;
-        let settled = is_settled(&attributes, asked.wall);
+        let (settled, content) = asked.names(&attributes, nonce);
+        let word = if let Teller::Owner { number, .. } = asked.teller { number } else { 0 };
         let state = State {
-            content: if settled { version_of(&attributes) } else { nonce },
+            content,
             provisional: !settled,
             learned: false,
             attributes,
-            asked: Some(asked.at),
+            word,
+            asked: (asked.teller != Teller::Hearsay).then_some(asked.at),
             window: policy.first_window(kind),
             window_since: asked.at,
             epoch: 0,
@@ -241,8 +291,11 @@ impl State {
 
     /// Attributes came. `false` if they may be older than a change of ours: then they are nothing to remember.
     pub fn observe(&mut self, attributes: &FileAttributes, asked: Asked, nonce: u64, policy: &Policy) -> bool {
-        if self.changing > 0 || self.epoch > asked.epoch {
+        if self.changing > 0 || self.epoch > asked.epoch || asked.teller == Teller::Hearsay {
             return false;
+        }
+        if let Teller::Owner { content, settled, number } = asked.teller {
+            return self.observe_word(attributes, asked, (content, settled, number), policy);
         }
         let settled = is_settled(attributes, asked.wall);
         let version = version_of(attributes);
@@ -276,6 +329,40 @@ impl State {
         }
         self.attributes = attributes.clone();
         self.asked = Some(asked.at);
+        self.word = 0;
+        true
+    }
+
+    /// An owner's word came. Of two the one to the later question holds, whatever this node knew by itself.
+    fn observe_word(
+        &mut self,
+        attributes: &FileAttributes,
+        asked: Asked,
+        (content, settled, number): (u64, bool, u64),
+        policy: &Policy,
+    ) -> bool {
+        if self.word > number {
+            return content == self.content;
+        }
+        self.gone = false;
+        let who = |told: &FileAttributes| (told.mode, told.uid, told.gid);
+        if who(attributes) != who(&self.attributes) {
+            self.forget_rights();
+        }
+        if content == self.content {
+            if asked.at.saturating_duration_since(self.window_since) >= self.window {
+                self.window = policy.next_window(attributes.kind, self.window);
+                self.window_since = asked.at;
+            }
+        } else {
+            self.window = policy.first_window(attributes.kind);
+            self.window_since = asked.at;
+            self.forget_content();
+            self.forget_rights();
+        }
+        (self.content, self.provisional, self.learned) = (content, !settled, false);
+        self.attributes = attributes.clone();
+        (self.asked, self.word) = (Some(asked.at), number);
         true
     }
 
@@ -323,6 +410,7 @@ impl State {
         self.changing = self.changing.saturating_sub(1);
         self.epoch = epoch;
         self.flight = None;
+        self.word = 0;
         match kept {
             Some(Kept::Same) => {}
             Some(Kept::Under(content)) => self.content = content,

@@ -10,11 +10,13 @@
 //! * The same thing is not asked twice at once: revalidations, opens of a name and fetches of a chunk are shared.
 //! * No lock is held while the source is asked.
 
+mod answering;
 mod attributes;
 mod change;
 mod counters;
 mod data;
 mod directory;
+mod far;
 mod file;
 pub mod manage;
 mod names;
@@ -35,11 +37,14 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, Shared};
+use forebay_meta::state::FileKey;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
 pub use self::{
+    answering::Chunks as SharedChunks,
+    far::{ChunkPeers, FarChunk, Sharing},
     change::{HIDDEN, Hidden, WriteDone},
     file::CachedFile,
     policy::{Consistency, LookupCache, Policy},
@@ -53,7 +58,7 @@ use self::{
 use super::{
     AccessMask, Credentials, FileAttributes, ObjectId, SOURCE_HANDLE_MAX, SourceError, SourceFsid, SourceHandle,
     SpaceAttributes,
-    remote::{OnBehalf, Place, Purpose, RemoteSource, SeenObject, Want},
+    remote::{OnBehalf, Place, Purpose, RemoteSource, SeenObject, Want, Word},
 };
 use crate::cache::Cache;
 
@@ -95,6 +100,7 @@ pub struct CachedSource {
     cache: Arc<Cache>,
     options: CachedOptions,
     counters: CachedCounters,
+    name: String,
     /// What the cache accounts this export's data to.
     export: u64,
     /// What keys of this source's objects begin with.
@@ -111,8 +117,12 @@ pub struct CachedSource {
     nonce: AtomicU64,
     /// Counts beginnings and ends of our own changes.
     changes: AtomicU64,
+    /// Questions begun before this count of our changes tell nothing of objects that were not known.
+    floor: AtomicU64,
     /// Names that may still be remembered, over all directories.
     names_left: Arc<AtomicI64>,
+    /// The other nodes that cache the same source, if there are any.
+    shared: Option<Sharing>,
 }
 
 type Table =
@@ -149,6 +159,32 @@ impl CachedSource {
         options: CachedOptions,
         seed: u64,
     ) -> Arc<Self> {
+        Self::build((name, url), remote, cache, options, seed, None)
+    }
+
+    /// As [`CachedSource::new`], for one of several nodes.
+    pub fn shared(
+        (name, url): (&str, &str),
+        sharing: Sharing,
+        cache: Arc<Cache>,
+        options: CachedOptions,
+        seed: u64,
+    ) -> Arc<Self> {
+        let (remote, source) = (sharing.source.clone(), sharing.source.clone());
+        let cached = Self::build((name, url), remote, cache, options, seed, Some(sharing));
+        let subject: Arc<dyn crate::ring::coherence::Subject> = cached.clone();
+        source.serve(&subject);
+        cached
+    }
+
+    fn build(
+        (name, url): (&str, &str),
+        remote: Arc<dyn RemoteSource>,
+        cache: Arc<Cache>,
+        options: CachedOptions,
+        seed: u64,
+        shared: Option<Sharing>,
+    ) -> Arc<Self> {
         let objects = usize::try_from(options.metadata_bytes / RECORD_BYTES).unwrap_or(usize::MAX).max(1024);
         let table = quick_cache::sync::Cache::with(
             objects,
@@ -160,6 +196,7 @@ impl CachedSource {
         Arc::new(Self {
             remote,
             counters: CachedCounters::new(name),
+            name: name.to_owned(),
             export: export_number(name),
             seed: xxh3_64(url.as_bytes()),
             table,
@@ -172,6 +209,8 @@ impl CachedSource {
             fetches: Semaphore::new(data::fetch_limit(cache.stats().ram.capacity)),
             nonce: AtomicU64::new(seed),
             changes: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            shared,
             cache,
             names_left: Arc::new(AtomicI64::new((options.metadata_bytes / 4 / NAME_BYTES).cast_signed())),
             options,
@@ -204,12 +243,35 @@ impl CachedSource {
         let handle = id.handle.as_bytes();
         bytes[..8].copy_from_slice(&id.fsid.0.to_be_bytes());
         bytes[8..8 + handle.len()].copy_from_slice(handle);
-        xxh3_128_with_seed(&bytes[..8 + handle.len()], self.seed)
+        // 96 bits, as the cluster's names of files have.
+        xxh3_128_with_seed(&bytes[..8 + handle.len()], self.seed) & (u128::MAX >> 32)
+    }
+
+    /// Whether what is known of an object may be told for an operation that begins now.
+    fn holds(&self, file: &CachedFile, state: &file::State, need: Need, now: Instant) -> bool {
+        state.is_fresh(self.policy(), need, now) && self.may_tell(file, state)
+    }
+
+    /// Whether no other node can have changed it. A node on its own has nobody to ask.
+    fn may_tell(&self, file: &CachedFile, state: &file::State) -> bool {
+        let Some(shared) = &self.shared else { return true };
+        let Some(asked) = state.asked.filter(|_| state.changing == 0) else { return false };
+        FileKey::from_u128(file.key()).is_some_and(|key| shared.coherence().holds(key, state.word, asked))
+    }
+
+    /// Attributes came, with this word on them; see [`file::State::observe`].
+    fn observe(&self, state: &mut file::State, attributes: &FileAttributes, asked: Asked, word: &Word) -> bool {
+        let is_news = state.observe(attributes, asked.told_by(word), self.fresh(), self.policy());
+        if let (true, Word::Owner(word)) = (is_news, word) {
+            word.remembered();
+        }
+        is_news
     }
 
     /// The moment before a question.
     fn asking(&self) -> Asked {
-        Asked { epoch: self.changes.load(Ordering::Acquire), at: Instant::now(), wall: wall() }
+        let epoch = self.changes.load(Ordering::Acquire);
+        Asked { epoch, at: Instant::now(), wall: wall(), teller: file::Teller::Source }
     }
 
     /// A number for the beginning or the end of a change.
@@ -218,11 +280,11 @@ impl CachedSource {
     }
 
     /// Makes an object known, or what is known of it newer.
-    fn admit(&self, id: &ObjectId, attributes: &FileAttributes, asked: Asked) -> Arc<CachedFile> {
+    fn admit(&self, id: &ObjectId, attributes: &FileAttributes, asked: Asked, word: &Word) -> Arc<CachedFile> {
         let key = self.key_of(id);
         if let Some(file) = self.table.get(&key) {
             if file.kind() == attributes.kind {
-                file.state().observe(attributes, asked, self.fresh(), self.policy());
+                self.observe(&mut file.state(), attributes, asked, word);
                 return file;
             }
             // A source that gives an old handle to another object.
@@ -230,10 +292,19 @@ impl CachedSource {
             self.table.remove(&key);
         }
         let is_root = self.root.read().as_ref().is_some_and(|root| root.id() == id);
+        let told = asked.told_by(word);
         let new = || {
-            Ok::<_, std::convert::Infallible>(Arc::new(self.new_file((*id, key, is_root), attributes.clone(), asked)))
+            let file = self.new_file((*id, key, is_root), attributes.clone(), told);
+            if asked.epoch < self.floor.load(Ordering::Acquire) {
+                // It may have been changed since the question was asked, by somebody who did not find it here.
+                file.state().asked = None;
+            }
+            Ok::<_, std::convert::Infallible>(Arc::new(file))
         };
         let Ok(file) = self.table.get_or_insert_with(&key, new);
+        if let Word::Owner(word) = word {
+            word.remembered();
+        }
         file
     }
 
@@ -253,11 +324,12 @@ impl CachedSource {
         let known = known.filter(|file| *file.id() == seen.id && file.kind() == seen.attributes.kind);
         let file = match known {
             Some(file) => {
-                file.state().observe(&seen.attributes, asked, self.fresh(), self.policy());
+                self.observe(&mut file.state(), &seen.attributes, asked, &seen.word);
                 file.clone()
             }
-            None => self.admit(&seen.id, &seen.attributes, asked),
+            None => self.admit(&seen.id, &seen.attributes, asked, &seen.word),
         };
+        let asked = asked.told_by(&seen.word);
         if let Some(mask) = seen.access {
             let mut state = file.state();
             let is_news = state.changing == 0 && state.epoch <= asked.epoch;
@@ -313,7 +385,7 @@ impl CachedSource {
         let id = ObjectId { fsid, handle: *handle };
         let asked = self.asking();
         let seen = self.look(user, Place::Object(id), Want::default()).await?;
-        Ok(self.admit(&id, &seen.attributes, asked))
+        Ok(self.admit(&id, &seen.attributes, asked, &seen.word))
     }
 
     /// Asks about one place; what is not there is an error.
@@ -333,7 +405,7 @@ impl CachedSource {
         }
         let asked = self.asking();
         let seen = self.remote.parent(&for_client(user), dir.id()).await?;
-        Ok(Some(self.admit(&seen.id, &seen.attributes, asked)))
+        Ok(Some(self.admit(&seen.id, &seen.attributes, asked, &seen.word)))
     }
 
     /// Lets go of all that is known, but not of data: the next questions go to the source.

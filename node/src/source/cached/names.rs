@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use super::{CachedFile, CachedSource, Need, Place, Want, digest, file::Asked, for_client, policy::LookupCache};
 use crate::source::{
     Credentials, FileAttributes, FileKind, SourceError,
-    remote::{Seen, SeenObject},
+    remote::{Seen, SeenObject, Word},
 };
 
 const NO_ENTRY: SourceError = SourceError::Errno(libc::ENOENT);
@@ -79,7 +79,7 @@ impl CachedSource {
         self.counters.name_misses.increment(1);
         let asked = self.asking();
         let place = Place::Name(*dir.id(), Bytes::copy_from_slice(name));
-        let seen = self.remote.look(&for_client(user), &place, Want { access: true, read: 0 }).await;
+        let seen = self.remote.look(&for_client(user), &place, Want { access: true, ..Want::default() }).await;
         let seen = match seen {
             Err(SourceError::Unavailable) => return self.lookup_stale(user, dir, name),
             Err(error) => return Err(self.lost(dir, error)),
@@ -113,7 +113,8 @@ impl CachedSource {
         seen: &Seen,
         asked: Asked,
     ) -> Result<(Arc<CachedFile>, Option<u64>), SourceError> {
-        let current = seen.directory.as_ref().and_then(|told| self.observe_directory(dir, told, asked));
+        let current =
+            seen.directory.as_ref().and_then(|told| self.observe_directory(dir, told, asked, &seen.directory_word));
         let change = seen.directory.as_ref().map(|told| told.change);
         match &seen.object {
             Ok(object) => {
@@ -138,9 +139,9 @@ impl CachedSource {
     }
 
     /// The content that what came with these attributes belongs to, if that is the present one.
-    fn observe_directory(&self, dir: &CachedFile, told: &FileAttributes, asked: Asked) -> Option<u64> {
+    fn observe_directory(&self, dir: &CachedFile, told: &FileAttributes, asked: Asked, word: &Word) -> Option<u64> {
         let mut state = dir.state();
-        state.observe(told, asked, self.fresh(), self.policy()).then_some(state.content)
+        self.observe(&mut state, told, asked, word).then_some(state.content)
     }
 
     /// Sets a name unless the directory was changed since it was asked. That a name is missing is remembered only where it
@@ -214,13 +215,13 @@ impl CachedSource {
             let state = dir.state();
             let may = state.rights(digest(user)).map(|mask| mask.execute);
             let may = may.unwrap_or(state.search_proven == Some(digest(user)));
-            let fresh = may && state.is_fresh(self.policy(), Need::Open, now);
+            let fresh = may && self.holds(dir, &state, Need::Open, now);
             fresh.then_some(state.attributes.change)
         }?;
         let Known::Here(file) = self.known_name(dir, name) else { return None };
         let ready = {
             let state = file.state();
-            state.is_fresh(self.policy(), Need::Open, now)
+            self.holds(&file, &state, Need::Open, now)
                 && state.rights(digest(user)).is_some()
                 && self.worth_reading(&file, &state) == 0
         };
@@ -244,9 +245,14 @@ impl CachedSource {
         self.counters.name_misses.increment(1);
         let asked = self.asking();
         let place = Place::Name(*dir.id(), name.clone());
-        match self.remote.look(&for_client(user), &place, Want { access: true, read }).await {
+        match self.remote.look(&for_client(user), &place, Want { access: true, read, open: true }).await {
             Ok(seen) => {
                 let (file, change) = self.note_name(user, dir, name, &seen, asked).await?;
+                let is_told = self.holds(&file, &file.state(), Need::Open, asked.at);
+                if self.shared.is_some() && !is_told {
+                    // The directory's owner knows no more than its name.
+                    self.refresh_to_open(user, &file).await?;
+                }
                 let change = change.unwrap_or_else(|| dir.state().attributes.change);
                 Ok((file, change))
             }
@@ -268,7 +274,7 @@ impl CachedSource {
         asked: Asked,
         current: Option<u64>,
     ) {
-        let file = self.admit(&seen.id, &seen.attributes, asked);
+        let file = self.admit(&seen.id, &seen.attributes, asked, &seen.word);
         if let Some(content) = current {
             self.set_name_if(dir, name, Some(file.key()), asked, content);
         }

@@ -19,7 +19,7 @@ use super::{
 use crate::source::{
     AccessMask, FileAttributes, FileKind, ObjectId, SourceError, SourceFsid, SourceHandle, SpaceAttributes,
     counters::Kind,
-    remote::{DataRead, OnBehalf, Place, Seen, SeenObject, Want},
+    remote::{DataRead, OnBehalf, Place, Seen, SeenObject, Want, Word},
 };
 
 /// Places of one call that are looked at together: far more than slots, so that these are always in use.
@@ -131,7 +131,7 @@ impl Nfs3Source {
                 let object = self.object_by_handle(by, id, want).await;
                 match object {
                     Err(SourceError::Unavailable) => Err(SourceError::Unavailable),
-                    object => Ok(Seen { directory: None, object }),
+                    object => Ok(Seen { directory: None, directory_word: Word::Source, object }),
                 }
             }
             Place::Name(dir, name) => {
@@ -143,7 +143,7 @@ impl Nfs3Source {
                 if object == Err(SourceError::Unavailable) {
                     return Err(SourceError::Unavailable);
                 }
-                Ok(Seen { directory: Some(directory), object })
+                Ok(Seen { directory: Some(directory), directory_word: Word::Source, object })
             }
         }
     }
@@ -200,7 +200,7 @@ impl Nfs3Source {
             None => (told, None),
         };
         let access: Option<AccessMask> = granted.map(|granted| attributes::access_mask(attributes.kind, granted));
-        Ok(SeenObject { id: ObjectId { fsid: attributes.fsid, handle }, attributes, access, data })
+        Ok(SeenObject { id: ObjectId { fsid: attributes.fsid, handle }, attributes, access, data, word: Word::Source })
     }
 
     /// The first bytes of a file, if they can be had without waiting for a tape.
@@ -250,7 +250,7 @@ impl Nfs3Source {
         loop {
             let root = self.engine.mounted().await?;
             let id = ObjectId { fsid: SourceFsid(0), handle: root.handle };
-            match self.object_by_handle(by, &id, Want { access: true, read: 0 }).await {
+            match self.object_by_handle(by, &id, Want { access: true, read: 0, open: false }).await {
                 Err(SourceError::Stale | SourceError::BadHandle) if std::mem::take(&mut again) => {
                     self.engine.stale_root(root.number);
                 }
@@ -261,7 +261,7 @@ impl Nfs3Source {
 
     pub(super) async fn parent_of(&self, by: &OnBehalf, dir: &ObjectId) -> Result<SeenObject, SourceError> {
         let (_, found) = self.lookup(by, dir, b"..").await?;
-        self.object_found(by, found?, Want { access: true, read: 0 }).await
+        self.object_found(by, found?, Want { access: true, read: 0, open: false }).await
     }
 
     pub(super) async fn link_text(&self, by: &OnBehalf, link: &ObjectId) -> Result<Bytes, SourceError> {

@@ -22,7 +22,7 @@ use super::{
 use crate::source::{
     FileAttributes, FileKind, NewObject, ObjectId, SetAttributes, SetTime, SourceError, SourceHandle, Time,
     counters::Kind,
-    remote::{DirectoryChange, Made, OnBehalf, Place, SeenObject, Want},
+    remote::{DirectoryChange, Made, OnBehalf, Place, SeenObject, Want, Word},
 };
 
 /// Permissions where none are given: NFSv3 leaves them to the client, and some servers make files that nobody may open.
@@ -171,7 +171,7 @@ impl Nfs3Source {
         let handle: SourceHandle = look::handle(&file)?;
         let attributes = self.or_getattr(by, &handle, told.attributes).await?;
         let id = ObjectId { fsid: attributes.fsid, handle };
-        Ok(Made { object: SeenObject { id, attributes, access: None, data: None }, created: true, directory })
+        Ok(Made { object: SeenObject { id, attributes, access: None, data: None, word: Word::Source }, created: true, directory })
     }
 
     /// What has the name; what that did to the directory is not known, so what it is now is told.

@@ -17,7 +17,7 @@ use super::{Nfs3Source, attributes, engine::Request, errors::source_error, look,
 use crate::source::{
     ObjectId, SourceError,
     counters::Kind,
-    remote::{OnBehalf, Page, PageEntry, Place, SeenObject, Want},
+    remote::{OnBehalf, Page, PageEntry, Place, SeenObject, Want, Word},
 };
 
 /// Below this not even one entry with all its attributes is sure to fit.
@@ -77,7 +77,8 @@ impl Nfs3Source {
                 (at.cookie, at.verifier, first) = (next, verifier, Some(before));
                 continue;
             }
-            return Ok(Page { directory: attributes::object(&before), verifier, entries, eof: ok.eof });
+            let directory = attributes::object(&before);
+            return Ok(Page { directory, verifier, entries, eof: ok.eof, directory_word: Word::Source, fresh: true });
         }
     }
 
@@ -140,7 +141,7 @@ impl Nfs3Source {
             let object = match (&entry.file, &entry.attributes) {
                 (Some(file), Some(attributes)) => look::handle(file).map(|handle| {
                     let attributes = self.told(&handle, attributes);
-                    SeenObject { id: ObjectId { fsid: attributes.fsid, handle }, attributes, access: None, data: None }
+                    SeenObject { id: ObjectId { fsid: attributes.fsid, handle }, attributes, access: None, data: None, word: Word::Source }
                 }),
                 _ => {
                     missing.push((told.len(), Place::Name(*dir, name.clone())));

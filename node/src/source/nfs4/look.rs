@@ -14,7 +14,7 @@ use super::{
 use crate::source::{
     FileAttributes, ObjectId, SourceError, SourceHandle, SpaceAttributes,
     counters::Kind,
-    remote::{Data, OnBehalf, Place, Seen, SeenObject, Want},
+    remote::{Data, OnBehalf, Place, Seen, SeenObject, Want, Word},
 };
 
 /// What `statvfs` is made of.
@@ -63,7 +63,7 @@ impl Nfs4Source {
         let told = take!(results, GetAttr)?;
         let attributes = self.attributes_of(&told).await?;
         let id = ObjectId { fsid: attributes.fsid, handle };
-        let mut seen = SeenObject { id, attributes, access: None, data: None };
+        let mut seen = SeenObject { id, attributes, access: None, data: None, word: Word::Source };
         if access {
             match take!(results, Access) {
                 Ok(granted) => seen.access = Some(wire::access_mask(seen.attributes.kind, granted.access)),
@@ -94,7 +94,7 @@ impl Nfs4Source {
                     Ok(()) => self.object_from(&mut results, Some(&id.handle), want.access, read).await,
                     Err(status) => Err(status),
                 };
-                Ok(Seen { directory: None, object: object.map(|(seen, _)| seen).map_err(source_error) })
+                Ok(Seen { directory: None, directory_word: Word::Source, object: object.map(|(seen, _)| seen).map_err(source_error) })
             }
             Place::Name(dir, name) => {
                 let mut ops = vec![wire::putfh(&dir.handle), wire::getattr(wire::OBJECT), wire::lookup(name)?];
@@ -107,7 +107,7 @@ impl Nfs4Source {
                     Ok(()) => self.object_from(&mut results, None, want.access, read).await,
                     Err(status) => Err(status),
                 };
-                Ok(Seen { directory, object: object.map(|(seen, _)| seen).map_err(source_error) })
+                Ok(Seen { directory, directory_word: Word::Source, object: object.map(|(seen, _)| seen).map_err(source_error) })
             }
         }
     }

@@ -21,7 +21,7 @@ use super::{
 use crate::source::{
     FileAttributes, SOURCE_HANDLE_MAX, SourceError,
     counters::Kind,
-    remote::{OnBehalf, Place, Seen, Want},
+    remote::{OnBehalf, Place, Seen, Want, Word},
 };
 
 /// What a COMPOUND may take, SEQUENCE aside.
@@ -282,9 +282,9 @@ impl Nfs4Source {
         object: Result<(crate::source::remote::SeenObject, Option<Status>), Status>,
     ) -> Settled {
         match object {
-            Ok((seen, stopped)) => Settled::Answer(Ok(Seen { directory, object: Ok(seen) }), stopped.is_none()),
+            Ok((seen, stopped)) => Settled::Answer(Ok(Seen { directory, directory_word: Word::Source, object: Ok(seen) }), stopped.is_none()),
             Err(status) if is_later(status) => Settled::Later,
-            Err(status) => Settled::Answer(Ok(Seen { directory, object: Err(source_error(status)) }), false),
+            Err(status) => Settled::Answer(Ok(Seen { directory, directory_word: Word::Source, object: Err(source_error(status)) }), false),
         }
     }
 
@@ -341,7 +341,7 @@ mod tests {
                     number => name(number as u8, "a name"),
                 })
                 .collect();
-            let want = Want { access: random(2) == 0, read: random(3) as u32 * 4096 };
+            let want = Want { access: random(2) == 0, read: random(3) as u32 * 4096, open: false };
             let grant = Grant {
                 operations: 8 + random(250) as usize,
                 request: 1024 + random(60_000) as usize,
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn names_of_one_directory_share_its_handle() {
         let places: Vec<_> = (0..20).map(|number| name(1, &format!("f{number}"))).collect();
-        let want = Want { access: true, read: 4096 };
+        let want = Want { access: true, read: 4096, open: false };
         let grant = Grant { operations: 255, request: 1 << 20, reply: 1 << 20, writes: 0 };
         let mut queue: VecDeque<_> = (0..20).collect();
         let steps = pack(&mut queue, &places, want, grant);

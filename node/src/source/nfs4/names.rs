@@ -31,7 +31,7 @@ use super::{
 use crate::source::{
     FileAttributes, FileKind, NewObject, ObjectId, SetAttributes, SetTime, SourceError, Time,
     counters::Kind,
-    remote::{DirectoryChange, Made, OnBehalf, Place, SeenObject, Want},
+    remote::{DirectoryChange, Made, OnBehalf, Place, SeenObject, Want, Word},
 };
 
 /// How a regular file is made.
@@ -115,7 +115,7 @@ impl Nfs4Source {
             None => return Ok(Made { directory, ..self.found(by, dir, name, true).await? }),
         };
         let id = ObjectId { fsid: attributes.fsid, handle };
-        Ok(Made { object: SeenObject { id, attributes, access: None, data: None }, created: true, directory })
+        Ok(Made { object: SeenObject { id, attributes, access: None, data: None, word: Word::Source }, created: true, directory })
     }
 
     /// OPEN was sent twice and the name is taken: by us, if the file bears our mark.

@@ -17,7 +17,7 @@ use super::{
 use crate::source::{
     ObjectId, SourceError,
     counters::Kind,
-    remote::{OnBehalf, Page, PageEntry, SeenObject},
+    remote::{OnBehalf, Page, PageEntry, SeenObject, Word},
 };
 
 /// Below this not even one entry with all its attributes is sure to fit.
@@ -61,7 +61,8 @@ impl Nfs4Source {
             for entry in read.entries {
                 entries.push(self.entry(entry).await);
             }
-            return Ok(Page { directory, verifier: u64::from_be_bytes(read.verifier), entries, eof: read.eof });
+            let (verifier, eof) = (u64::from_be_bytes(read.verifier), read.eof);
+            return Ok(Page { directory, verifier, entries, eof, directory_word: Word::Source, fresh: true });
         }
     }
 
@@ -78,6 +79,6 @@ impl Nfs4Source {
         let handle = wire::handle(told.filehandle.as_ref().ok_or(Status::ServerFault)?)?;
         let attributes = attributes::told(&self.engine.identities, &told).await?;
         let id = ObjectId { fsid: attributes.fsid, handle };
-        Ok(SeenObject { id, attributes, access: None, data: None })
+        Ok(SeenObject { id, attributes, access: None, data: None, word: Word::Source })
     }
 }

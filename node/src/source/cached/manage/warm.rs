@@ -196,7 +196,7 @@ impl Warmer<'_> {
         let by = for_client(&self.target.user);
         let places: Vec<Place> = files.iter().map(|found| Place::Object(found.id)).collect();
         let largest = files.iter().map(|found| found.attributes.size).max().unwrap_or(0);
-        let want = Want { access: true, read: u32::try_from(largest).unwrap_or(u32::MAX) };
+        let want = Want { access: true, read: u32::try_from(largest).unwrap_or(u32::MAX), open: false };
         for found in &files {
             self.pin(found).await;
         }
@@ -257,7 +257,7 @@ impl Warmer<'_> {
         self.pin(&found).await;
         let (object, asked) = loop {
             let asked = source.asking();
-            let want = Want { access: true, read: 0 };
+            let want = Want { access: true, read: 0, open: false };
             match source.look(&self.target.user, Place::Object(found.id), want).await {
                 Ok(object) => break (object, asked),
                 Err(SourceError::Unavailable) if self.again().await => {}
