@@ -136,6 +136,8 @@ pub struct Hold {
     place: Option<HeldAt>,
     /// The subject is to be told of the end.
     told: Option<Option<u64>>,
+    /// Nobody waits for its end any more.
+    is_abandoned: bool,
     /// What the names stand for, as far as the owner knows.
     pub names: Vec<Option<Option<ObjectId>>>,
 }
@@ -223,7 +225,9 @@ impl Coherence {
         let now = self.now();
         let inner = self.inner.lock();
         match inner.route(self.me, key) {
-            Route::Mine => inner.owner.may_tell(key, now) && inner.mine_since(self.me, key).is_some_and(|at| asked >= at),
+            Route::Mine => {
+                inner.owner.may_tell(key, now) && inner.mine_since(self.me, key).is_some_and(|at| asked >= at)
+            }
             Route::At(_) => word != 0 && inner.holder.believed(key, now) == Some(word),
             Route::Nobody => false,
         }
@@ -259,6 +263,18 @@ impl Coherence {
         let ring = ring.or_else(|| Placement::new(RingEpoch(view.previous.epoch), &members).ok().map(Arc::new))?;
         let node = ring.stripe_owner(key, Stripe::of(offset));
         Some(node).filter(|node| *node != self.me).filter(is_there)
+    }
+
+    /// Whether this node acts as an owner by the ring of `epoch`, of all that is its own, and has leave to believe its other members.
+    pub fn is_in_order(&self, epoch: u64) -> bool {
+        let now = self.now();
+        let inner = self.inner.lock();
+        let others = inner.view.iter().flat_map(|view| view.ring.members.iter()).filter(|(node, _)| *node != self.me);
+        let mut others = others.map(|(node, _)| *node);
+        inner.owner.epoch() == epoch
+            && inner.owner.is_settled()
+            && inner.owner.has_lease(now)
+            && others.all(|node| inner.holder.is_paired(node, now))
     }
 
     /// The epoch of the ring that this node goes by.
@@ -316,6 +332,7 @@ impl Coherence {
             key,
             place: None,
             told: None,
+            is_abandoned: false,
             names: Vec::new(),
         };
         let deadline = Instant::now() + HOLD_WAIT;
@@ -331,8 +348,7 @@ impl Coherence {
     async fn try_hold(&self, hold: &mut Hold, names: &[Bytes], number: u64, is_own: bool, until: Instant) -> bool {
         match self.route(hold.key) {
             Route::Mine => {
-                let wish =
-                    Wish { by: self.me, epoch: self.epoch(), key: hold.key, number, names: names.to_vec() };
+                let wish = Wish { by: self.me, epoch: self.epoch(), key: hold.key, number, names: names.to_vec() };
                 let Ok(id) = self.enter(wish, until).await else { return false };
                 hold.place = Some(HeldAt::Here(id));
                 if let Some(subject) = self.subject(&hold.export) {
@@ -688,7 +704,8 @@ impl Inner {
             self.rings.clear();
         }
         let is_there = |state: NodeState| state != NodeState::Lost;
-        let former = view.nodes.iter().filter(|(node, record)| **node != me && record.epoch > 0 && is_there(record.state));
+        let former =
+            view.nodes.iter().filter(|(node, record)| **node != me && record.epoch > 0 && is_there(record.state));
         let former: BTreeSet<NodeId> = former.map(|(node, _)| *node).collect();
         let placement = {
             let ring = ring.clone();
@@ -736,7 +753,14 @@ impl Drop for Leaving<'_> {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if self.place.is_none() && self.told.is_none() {
+        let is_over = self.place.is_none() && self.told.is_none();
+        if is_over || self.is_abandoned || self.coherence.stop.is_cancelled() {
+            if let (Some(began), Some(subject)) = (self.told, self.coherence.subject(&self.export)) {
+                subject.change_ends(&self.object, began, None);
+            }
+            if let Some(HeldAt::Here(id)) = self.place {
+                self.coherence.leave(self.key, id);
+            }
             self.coherence.inner.lock().holder.change_ends(self.key);
             return;
         }
@@ -748,6 +772,7 @@ impl Drop for Hold {
             key: self.key,
             place: self.place.take(),
             told: self.told.take(),
+            is_abandoned: true,
             names: Vec::new(),
         };
         // The change goes on as the other's: nothing may be believed in between, so it is not ended here.

@@ -58,14 +58,7 @@ pub struct Holder {
 impl Holder {
     /// One that believes nothing. `number` is higher than any that an earlier process of the node used.
     pub fn new(me: NodeId, number: u64) -> Holder {
-        Holder {
-            me,
-            ring: None,
-            pairs: BTreeMap::new(),
-            believed: HashMap::new(),
-            under_way: HashMap::new(),
-            number,
-        }
+        Holder { me, ring: None, pairs: BTreeMap::new(), believed: HashMap::new(), under_way: HashMap::new(), number }
     }
 
     /// The epoch of the ring that it goes by; 0 if there is none yet.
@@ -114,6 +107,11 @@ impl Holder {
         let believed = self.believed.get(&file)?;
         let pair = self.pairs.get(&believed.owner)?;
         (pair.incarnation == believed.incarnation && now < pair.until).then_some(believed.number)
+    }
+
+    /// Whether anything that an owner grants now could be believed.
+    pub fn is_paired(&self, owner: NodeId, now: u64) -> bool {
+        self.pairs.get(&owner).is_some_and(|pair| now < pair.until)
     }
 
     /// A question to the owner begins; `None` while a change by this node is under way: its reply will tell.

@@ -304,7 +304,9 @@ mod tests {
         let hold = |names| of(Question::Hold { object: object(), number: 5, names });
         let good = hold(vec![Bytes::from_static(b"a"), Bytes::from(vec![b'x'; NAME_MAX])]);
         assert_eq!(Message::decode(&good.encode()), Some(good.clone()));
-        for names in [vec![Bytes::new()], vec![Bytes::from(vec![b'x'; NAME_MAX + 1])], vec![Bytes::from_static(b"a"); 3]] {
+        for names in
+            [vec![Bytes::new()], vec![Bytes::from(vec![b'x'; NAME_MAX + 1])], vec![Bytes::from_static(b"a"); 3]]
+        {
             assert_eq!(Message::decode(&hold(names).encode()), None);
         }
         let bytes = good.encode();

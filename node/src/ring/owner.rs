@@ -205,7 +205,11 @@ impl Owner {
         self.unsettled.push(self.ring.clone());
         let left_out = ring.epoch > self.ring.epoch + 1;
         if left_out {
-            self.unsettled.push(Ring { epoch: ring.epoch - 1, members: BTreeSet::new(), placement: Arc::new(|_| None) });
+            self.unsettled.push(Ring {
+                epoch: ring.epoch - 1,
+                members: BTreeSet::new(),
+                placement: Arc::new(|_| None),
+            });
         }
         self.settling.extend(former.iter().copied());
         self.settling.insert(self.me);

@@ -40,7 +40,10 @@ pub struct SharedSource {
 
 impl std::fmt::Debug for SharedSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SharedSource").field("export", &self.export).field("direct", &self.direct).finish_non_exhaustive()
+        f.debug_struct("SharedSource")
+            .field("export", &self.export)
+            .field("direct", &self.direct)
+            .finish_non_exhaustive()
     }
 }
 
@@ -125,7 +128,10 @@ impl SharedSource {
         match self.coherence.question(node, &self.export, question).await {
             Ok(Answer::Seen(seen)) if seen.len() == asked.len() => {
                 let all = asked.into_iter().zip(seen);
-                Some(all.map(|((at, spot, asking), seen)| (at, seen.map(|seen| told(node, &spot, asking, seen)))).collect())
+                Some(
+                    all.map(|((at, spot, asking), seen)| (at, seen.map(|seen| told(node, &spot, asking, seen))))
+                        .collect(),
+                )
             }
             _ => None,
         }
@@ -437,14 +443,7 @@ impl RemoteSource for SharedSource {
         self.direct.seek(by, file, offset, what).await
     }
 
-    async fn allocate(
-        &self,
-        by: &OnBehalf,
-        file: &ObjectId,
-        offset: u64,
-        length: u64,
-        punch: bool,
-    ) -> Result<Changed> {
+    async fn allocate(&self, by: &OnBehalf, file: &ObjectId, offset: u64, length: u64, punch: bool) -> Result<Changed> {
         let change = self.direct.allocate(by, file, offset, length, punch);
         self.change(file, change, |done| Some(done.attributes.clone())).await
     }

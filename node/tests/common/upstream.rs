@@ -19,7 +19,7 @@ use forebay_node::source::{
     local::{LocalFile, LocalSource},
     remote::{
         Changed, Committed, Data, DataRead, DirectoryChange, Health, Made, OnBehalf, Page, PageEntry, Place,
-        RemoteSource, Seen, SeenObject, Want, Written,
+        RemoteSource, Seen, SeenObject, Want, Word, Written,
     },
 };
 
@@ -158,7 +158,11 @@ impl Upstream {
                 let dir = self.file(id)?;
                 let directory = Some(self.local.attributes(&dir)?);
                 let found = self.local.lookup(&by.user, &dir, name);
-                Ok(Seen { directory, directory_word: Word::Source, object: found.and_then(|file| self.seen(by, &file, want)) })
+                Ok(Seen {
+                    directory,
+                    directory_word: Word::Source,
+                    object: found.and_then(|file| self.seen(by, &file, want)),
+                })
             }
         }
     }

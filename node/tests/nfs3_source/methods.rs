@@ -109,7 +109,7 @@ async fn names(bench: &Bench) {
     assert_eq!(source.link(&by, &file, &dir, b"link").await.unwrap_err(), EEXIST);
     let (from, to) = source.rename(&by, (&dir, b"link"), (&root, b"moved")).await.unwrap();
     assert!(from.attributes.unwrap().kind == FileKind::Directory && to.after > 0);
-    let want = Want { access: true, read: 100 };
+    let want = Want { access: true, read: 100, open: false };
     let seen = source.look(&by, &name(root, "moved"), want).await.unwrap();
     assert_eq!(seen.directory.unwrap().kind, FileKind::Directory);
     let object = seen.object.unwrap();
@@ -157,7 +157,7 @@ async fn lists(bench: &Bench) {
     assert_eq!(lost, SourceError::BadCookie);
     let mut places: Vec<_> = listed.iter().map(|(listed, _)| name(root, listed)).collect();
     places.push(name(root, "none"));
-    let seen = source.look_many(&by, &places, Want { access: true, read: 10 }).await.unwrap();
+    let seen = source.look_many(&by, &places, Want { access: true, read: 10, open: false }).await.unwrap();
     for ((name, id), seen) in listed.iter().zip(&seen) {
         let object = seen.as_ref().unwrap().object.as_ref().unwrap();
         assert_eq!(object.id, *id, "{name}");
@@ -189,7 +189,7 @@ async fn what_is_known_of_a_directory_saves_asking_and_calls_go_side_by_side() {
     let mut since = || trips() - std::mem::replace(&mut before, trips());
     bench.source.look(&by, &name(root, "n0"), Want::default()).await.unwrap();
     assert_eq!(since(), 1, "LOOKUP alone, since the root is known");
-    bench.source.look(&by, &name(root, "n1"), Want { access: true, read: 100 }).await.unwrap();
+    bench.source.look(&by, &name(root, "n1"), Want { access: true, read: 100, open: false }).await.unwrap();
     assert_eq!(since(), 3, "LOOKUP, ACCESS, READ");
     let file = bench.find(root, "n2").await;
     since();

@@ -73,7 +73,7 @@ async fn data_is_never_older_than_the_version_it_is_told_under() {
                 (read.attributes, read.data)
             } else {
                 let place = Place::Name(root, Bytes::from_static(b"file"));
-                let want = Want { access: true, read: 500 };
+                let want = Want { access: true, read: 500, open: false };
                 let object = bench.source.look(&by, &place, want).await.unwrap().object.unwrap();
                 (object.attributes, object.data.unwrap())
             };
@@ -159,7 +159,8 @@ async fn what_is_remembered_is_not_told_in_place_of_what_is() {
     let read = bench.source.read(&by, &file, 0, 100).await.unwrap();
     assert_eq!((&read.data.bytes[..], read.attributes.size), (&b"newer"[..], 5));
     bench.server.tree.lock().overwrite(id, &pattern(9));
-    let seen = bench.source.look(&by, &Place::Object(file), Want { access: true, read: 100 }).await.unwrap();
+    let seen =
+        bench.source.look(&by, &Place::Object(file), Want { access: true, read: 100, open: false }).await.unwrap();
     let object = seen.object.unwrap();
     assert_eq!((object.attributes.size, object.data.unwrap().bytes.len()), (9, 9));
 }

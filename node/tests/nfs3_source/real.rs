@@ -108,7 +108,7 @@ async fn names(source: &Nfs3Source, dir: ObjectId, file: ObjectId) {
     let null = NewObject::CharDevice { major: 1, minor: 3 };
     println!("device: {:?}", source.make(&by, &dir, b"null", &null, &none).await.map(|made| made.object.attributes));
     let _ = source.remove(&by, &dir, b"null").await;
-    let want = Want { access: true, read: 100 };
+    let want = Want { access: true, read: 100, open: false };
     let seen = source.look(&by, &Place::Name(dir, "moved".into()), want).await.unwrap();
     println!("look: {:?} {:?}", seen.directory, seen.object.as_ref().map(|object| (&object.attributes, object.access)));
     let object = seen.object.unwrap();
@@ -168,7 +168,7 @@ async fn listing(source: &Nfs3Source, dir: ObjectId) {
     println!("a wrong cookie: {:?}", source.read_directory(&by, &dir, 12_345, 6, 4096).await.map(|page| page.eof));
     let places: Vec<_> = listed.iter().map(|(name, _)| Place::Name(dir, name.clone().into())).collect();
     let (before, begun) = (source.counters().snapshot().round_trips, Instant::now());
-    let seen = source.look_many(&by, &places, Want { access: true, read: 4096 }).await.unwrap();
+    let seen = source.look_many(&by, &places, Want { access: true, read: 4096, open: false }).await.unwrap();
     let calls = source.counters().snapshot().round_trips - before;
     println!("{} places in {calls} calls and {:?}", places.len(), begun.elapsed());
     for ((name, id), seen) in listed.iter().zip(seen) {

@@ -114,7 +114,7 @@ async fn a_server_that_needs_time_is_given_it() {
     assert!(xids.windows(2).all(|pair| pair[0] != pair[1]), "what was not run is another call: {xids:?}");
     // With a look data is taken along if it is at hand.
     bench.server.knobs.lock().jukebox.insert(Read::NUMBER, 1000);
-    let want = Want { access: true, read: 10 };
+    let want = Want { access: true, read: 10, open: false };
     let seen = source.look(&by, &Place::Name(root, Bytes::from_static(b"file")), want).await.unwrap();
     assert_eq!(seen.object.unwrap().data, None);
     assert_eq!(source.read(&by, &file, 0, 10).await.unwrap_err(), SourceError::Unavailable);

@@ -29,7 +29,7 @@ async fn a_look_brings_directory_object_access_and_data_in_one_round_trip() {
     std::fs::write(bench.lab.path("file"), b"hello").unwrap();
     let (root, by) = (bench.root().await, user(0));
     let before = bench.source.counters().snapshot().round_trips;
-    let want = Want { access: true, read: 100 };
+    let want = Want { access: true, read: 100, open: false };
     let seen = bench.source.look(&by, &name(root, "file"), want).await.unwrap();
     assert_eq!(bench.source.counters().snapshot().round_trips, before + 1);
     assert_eq!(seen.directory.unwrap().kind, FileKind::Directory);
@@ -238,7 +238,10 @@ async fn the_source_sees_the_user_and_judges() {
     source.write(&user(1000), &made.object.id, 0, Bytes::from_static(b"secret"), false).await.unwrap();
     let denied = source.read(&user(1001), &made.object.id, 0, 10).await.unwrap_err();
     assert_eq!(denied, SourceError::Errno(libc::EACCES));
-    let seen = source.look(&user(1001), &Place::Object(made.object.id), Want { access: true, read: 10 }).await.unwrap();
+    let seen = source
+        .look(&user(1001), &Place::Object(made.object.id), Want { access: true, read: 10, open: false })
+        .await
+        .unwrap();
     let object = seen.object.unwrap();
     assert_eq!((object.access.unwrap().read, object.data), (false, None));
     source

@@ -107,7 +107,7 @@ async fn all(source: &Nfs4Source) {
     }
     let places: Vec<_> = listed.iter().map(|(name, _)| Place::Name(dir, name.clone().into())).collect();
     let before = source.counters().snapshot().round_trips;
-    let seen = source.look_many(&by, &places, Want { access: true, read: 4096 }).await.unwrap();
+    let seen = source.look_many(&by, &places, Want { access: true, read: 4096, open: false }).await.unwrap();
     println!("{} places in {} compounds", places.len(), source.counters().snapshot().round_trips - before);
     for ((name, id), seen) in listed.iter().zip(seen) {
         assert_eq!(seen.unwrap().object.unwrap().id, *id, "{name}");
@@ -131,7 +131,7 @@ async fn names(source: &Nfs4Source, dir: forebay_node::source::ObjectId, file: f
         (source.read_link(&by, &link.id).await.unwrap(), link.attributes.kind),
         (Bytes::from_static(b"a/b"), FileKind::Symlink)
     );
-    let want = Want { access: true, read: 100 };
+    let want = Want { access: true, read: 100, open: false };
     let seen = source.look(&by, &Place::Name(dir, "moved".into()), want).await.unwrap();
     println!("look: {seen:?}");
     let object = seen.object.unwrap();

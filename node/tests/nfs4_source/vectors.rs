@@ -72,7 +72,7 @@ async fn twenty_small_files_take_one_compound_and_about_one_round_trip() {
     let set = bench.find(&by, root, "set").await;
     let places: Vec<_> = (0..20).map(|number| Place::Name(set, format!("f{number}").into())).collect();
     let before = bench.source.counters().snapshot().round_trips;
-    let seen = bench.source.look_many(&by, &places, Want { access: true, read: 4096 }).await.unwrap();
+    let seen = bench.source.look_many(&by, &places, Want { access: true, read: 4096, open: false }).await.unwrap();
     assert_eq!(bench.source.counters().snapshot().round_trips - before, 1);
     for (number, seen) in seen.into_iter().enumerate() {
         let seen = seen.unwrap();
@@ -106,7 +106,7 @@ async fn places_that_fail_cost_only_themselves_and_order_holds() {
     crate::up(&other).await;
     for source in [&bench.source, &other] {
         let before = source.counters().snapshot().round_trips;
-        let seen = source.look_many(&by, &places, Want { access: true, read: 4096 }).await.unwrap();
+        let seen = source.look_many(&by, &places, Want { access: true, read: 4096, open: false }).await.unwrap();
         println!("{} compounds for 100 places, 60 of which end one", source.counters().snapshot().round_trips - before);
         for (number, seen) in seen.into_iter().enumerate() {
             let object = seen.unwrap().object;

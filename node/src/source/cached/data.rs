@@ -14,7 +14,12 @@ use futures_util::{
 };
 use parking_lot::Mutex;
 
-use super::{CHUNK, CachedFile, CachedSource, Need, file::{Asked, Teller}, for_client, policy::version_of};
+use super::{
+    CHUNK, CachedFile, CachedSource, Need,
+    file::{Asked, Teller},
+    for_client,
+    policy::version_of,
+};
 use crate::{
     cache::{ChunkKey, Placement, Tier},
     source::{
@@ -117,8 +122,8 @@ impl CachedSource {
         offset: u64,
         count: usize,
     ) -> Result<(Bytes, bool), SourceError> {
-        let told = self.refresh(user, file, Need::Window).await?;
-        let (size, version) = (told.size, version_of(&told));
+        let size = self.refresh(user, file, Need::Window).await?.size;
+        let content = self.content_now(file);
         if offset >= size || count == 0 {
             return Ok((Bytes::new(), offset >= size));
         }
@@ -129,7 +134,7 @@ impl CachedSource {
         for index in indices {
             let start = index * CHUNK;
             let wanted = offset.max(start) - start..end.min(start + CHUNK) - start;
-            let part = self.part(user, file, (index, version), wanted.clone()).await?;
+            let part = self.part(user, file, (index, content), wanted.clone()).await?;
             let is_short = (part.len() as u64) < wanted.end - wanted.start;
             parts.push(part);
             if is_short {
@@ -146,16 +151,22 @@ impl CachedSource {
         Ok((bytes, eof))
     }
 
+    /// What a file's data is kept under, if that may be told; in a cluster not while another node may be changing it.
+    fn content_now(&self, file: &CachedFile) -> Option<u64> {
+        let state = file.state();
+        self.may_tell(file, &state).then_some(state.content)
+    }
+
     /// Part of a chunk.
     async fn part(
         self: &Arc<Self>,
         user: &Credentials,
         file: &Arc<CachedFile>,
-        (index, version): (u64, u64),
+        (index, content): (u64, Option<u64>),
         wanted: Range<u64>,
     ) -> Result<Bytes, SourceError> {
-        let Some(target) = self.target(file, index).filter(|target| self.shared.is_none() || target.version == version)
-        else {
+        let is_right = |target: &Target| self.shared.is_none() || content == Some(target.key.version);
+        let Some(target) = self.target(file, index).filter(is_right) else {
             // It is being changed: what is read now is nothing to keep.
             return self.read_alone(user, file, index, wanted).await;
         };

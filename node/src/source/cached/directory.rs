@@ -108,7 +108,8 @@ impl CachedSource {
                 None if taken > 0 => return Ok(false),
                 None => self.page(user, dir, cookie, bytes, shared).await?,
             };
-            let news = if want_files && !fresh { self.news_of_entries(user, &kept, max - taken).await } else { News::new() };
+            let news =
+                if want_files && !fresh { self.news_of_entries(user, &kept, max - taken).await } else { News::new() };
             for (place, entry) in kept.page.entries.iter().enumerate().skip(kept.from) {
                 if taken == max || sink(self.entry(entry, want_files, fresh, &news)).is_break() {
                     let from = Kept { page: kept.page.clone(), from: place };

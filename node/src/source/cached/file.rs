@@ -132,6 +132,8 @@ pub struct State {
     pub epoch: u64,
     /// Our own changes under way.
     pub changing: u32,
+    /// Of one of them it is not known what it did.
+    pub blurred: bool,
     /// The number of the owner's word that told this; 0 if the source did.
     pub word: u64,
     /// The source says that it is no more.
@@ -225,6 +227,7 @@ impl CachedFile {
             window_since: asked.at,
             epoch: 0,
             changing: 0,
+            blurred: false,
             gone: false,
             flight: None,
             reads: Reads::default(),
@@ -436,7 +439,12 @@ impl State {
                 }
                 self.asked = Some(self.asked.map_or(began, |asked| asked.max(began)));
             }
-            None => self.asked = None,
+            None => self.blurred = true,
+        }
+        if self.blurred {
+            // What those that ran beside it told may be older than what it did.
+            self.asked = None;
+            self.blurred = self.changing > 0;
         }
     }
 

@@ -36,16 +36,16 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, Shared};
 use forebay_meta::state::FileKey;
+use futures_util::future::{BoxFuture, Shared};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
 pub use self::{
     answering::Chunks as SharedChunks,
-    far::{ChunkPeers, FarChunk, Sharing},
     change::{HIDDEN, Hidden, WriteDone},
+    far::{ChunkPeers, FarChunk, Sharing},
     file::CachedFile,
     policy::{Consistency, LookupCache, Policy},
 };

@@ -134,7 +134,9 @@ impl CachedSource {
     async fn take_files(&self, by: &OnBehalf, files: &[Arc<CachedFile>], read: u32) {
         let places: Vec<_> = files.iter().map(|file| Place::Object(*file.id())).collect();
         let asked = self.asking();
-        let Ok(all) = self.remote.look_many(by, &places, Want { access: true, read, open: false }).await else { return };
+        let Ok(all) = self.remote.look_many(by, &places, Want { access: true, read, open: false }).await else {
+            return;
+        };
         for (file, seen) in files.iter().zip(all) {
             if let Ok(object) = seen.and_then(|seen| seen.object) {
                 self.admit_seen(&by.user, &object, Some(file), asked).await;

@@ -180,7 +180,11 @@ impl LocalSource {
                 Some(Err(SourceError::Errno(libc::EMFILE))) => opened(self.lookup(cred, dir, &entry.name)),
                 Some(Err(error)) => Some(Err(error)),
                 Some(Ok(EntryObject::Told { id, attributes })) => Some(Ok(EntryObject::Told { id, attributes })),
-                Some(Ok(EntryObject::Open(found))) => opened(self.admit_found(found, dir)),
+                // Its name may be another file's by now.
+                Some(Ok(EntryObject::Open(found))) => match self.admit_found(found, dir) {
+                    Err(SourceError::Stale) => opened(self.lookup(cred, dir, &entry.name)),
+                    admitted => opened(admitted),
+                },
             };
             // Removed since the directory was read: then it is not an entry.
             let is_gone = matches!(file, Some(Err(SourceError::Errno(libc::ENOENT))));

@@ -22,6 +22,14 @@ const DEPTH_MAX: usize = 4096;
 /// How objects are opened when walking.
 pub(super) const WALK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// How often a name is looked up that is another file's each time.
+const LOOKS_MAX: usize = 16;
+
+/// A name that is removed while it is looked up is a name that is not there.
+fn gone(error: SourceError) -> SourceError {
+    if error == SourceError::Stale { Errno::NOENT.into() } else { error }
+}
+
 /// What the caller's own permissions found.
 pub(super) enum Found {
     /// Its file system's handles say all; `mount` is its mount's id.
@@ -36,8 +44,16 @@ impl LocalSource {
     pub fn lookup(&self, cred: &Credentials, dir: &LocalFile, name: &[u8]) -> Result<Arc<LocalFile>, SourceError> {
         require_directory(dir)?;
         let name = Name::parse(name)?;
-        let found = self.retry_open(|| self.find_name(&self.search_right(cred, dir)?, dir, &name))?;
-        self.admit_found(found, dir)
+        let mut looked = Err(SourceError::Stale);
+        // What the name stood for may be gone by now because the name was given to another file: it never was without one.
+        for _ in 0..LOOKS_MAX {
+            let found = self.retry_open(|| self.find_name(&self.search_right(cred, dir)?, dir, &name))?;
+            looked = self.admit_found(found, dir);
+            if !matches!(looked, Err(SourceError::Stale)) {
+                break;
+            }
+        }
+        looked.map_err(gone)
     }
 
     /// The part of a lookup that needs the caller's right: one system call for an object that is already open.
@@ -60,16 +76,14 @@ impl LocalSource {
 
     /// The part of a lookup that is done as root.
     pub(super) fn admit_found(&self, found: Found, dir: &LocalFile) -> Result<Arc<LocalFile>, SourceError> {
-        let result = match found {
+        match found {
             Found::Handle(handle, mount) => {
                 let fsid = if mount == dir.mount.id { Some(dir.mount.fsid) } else { None };
                 let fsid = fsid.or_else(|| self.mounts.by_id(mount).map(|mount| mount.fsid));
                 self.resolve(fsid.ok_or(SourceError::NoHandle)?, &handle)
             }
             Found::Open(path) => self.admit_open(path),
-        };
-        // A name that is removed while it is looked up is a name that is not there.
-        result.map_err(|error| if error == SourceError::Stale { Errno::NOENT.into() } else { error })
+        }
     }
 
     /// Makes an object known whose mount may be new.

@@ -171,7 +171,11 @@ impl Nfs3Source {
         let handle: SourceHandle = look::handle(&file)?;
         let attributes = self.or_getattr(by, &handle, told.attributes).await?;
         let id = ObjectId { fsid: attributes.fsid, handle };
-        Ok(Made { object: SeenObject { id, attributes, access: None, data: None, word: Word::Source }, created: true, directory })
+        Ok(Made {
+            object: SeenObject { id, attributes, access: None, data: None, word: Word::Source },
+            created: true,
+            directory,
+        })
     }
 
     /// What has the name; what that did to the directory is not known, so what it is now is told.

@@ -141,7 +141,13 @@ impl Nfs3Source {
             let object = match (&entry.file, &entry.attributes) {
                 (Some(file), Some(attributes)) => look::handle(file).map(|handle| {
                     let attributes = self.told(&handle, attributes);
-                    SeenObject { id: ObjectId { fsid: attributes.fsid, handle }, attributes, access: None, data: None, word: Word::Source }
+                    SeenObject {
+                        id: ObjectId { fsid: attributes.fsid, handle },
+                        attributes,
+                        access: None,
+                        data: None,
+                        word: Word::Source,
+                    }
                 }),
                 _ => {
                     missing.push((told.len(), Place::Name(*dir, name.clone())));

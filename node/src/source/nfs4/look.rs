@@ -94,7 +94,11 @@ impl Nfs4Source {
                     Ok(()) => self.object_from(&mut results, Some(&id.handle), want.access, read).await,
                     Err(status) => Err(status),
                 };
-                Ok(Seen { directory: None, directory_word: Word::Source, object: object.map(|(seen, _)| seen).map_err(source_error) })
+                Ok(Seen {
+                    directory: None,
+                    directory_word: Word::Source,
+                    object: object.map(|(seen, _)| seen).map_err(source_error),
+                })
             }
             Place::Name(dir, name) => {
                 let mut ops = vec![wire::putfh(&dir.handle), wire::getattr(wire::OBJECT), wire::lookup(name)?];
@@ -107,7 +111,11 @@ impl Nfs4Source {
                     Ok(()) => self.object_from(&mut results, None, want.access, read).await,
                     Err(status) => Err(status),
                 };
-                Ok(Seen { directory, directory_word: Word::Source, object: object.map(|(seen, _)| seen).map_err(source_error) })
+                Ok(Seen {
+                    directory,
+                    directory_word: Word::Source,
+                    object: object.map(|(seen, _)| seen).map_err(source_error),
+                })
             }
         }
     }

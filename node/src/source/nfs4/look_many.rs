@@ -282,9 +282,15 @@ impl Nfs4Source {
         object: Result<(crate::source::remote::SeenObject, Option<Status>), Status>,
     ) -> Settled {
         match object {
-            Ok((seen, stopped)) => Settled::Answer(Ok(Seen { directory, directory_word: Word::Source, object: Ok(seen) }), stopped.is_none()),
+            Ok((seen, stopped)) => Settled::Answer(
+                Ok(Seen { directory, directory_word: Word::Source, object: Ok(seen) }),
+                stopped.is_none(),
+            ),
             Err(status) if is_later(status) => Settled::Later,
-            Err(status) => Settled::Answer(Ok(Seen { directory, directory_word: Word::Source, object: Err(source_error(status)) }), false),
+            Err(status) => Settled::Answer(
+                Ok(Seen { directory, directory_word: Word::Source, object: Err(source_error(status)) }),
+                false,
+            ),
         }
     }
 

@@ -115,7 +115,11 @@ impl Nfs4Source {
             None => return Ok(Made { directory, ..self.found(by, dir, name, true).await? }),
         };
         let id = ObjectId { fsid: attributes.fsid, handle };
-        Ok(Made { object: SeenObject { id, attributes, access: None, data: None, word: Word::Source }, created: true, directory })
+        Ok(Made {
+            object: SeenObject { id, attributes, access: None, data: None, word: Word::Source },
+            created: true,
+            directory,
+        })
     }
 
     /// OPEN was sent twice and the name is taken: by us, if the file bears our mark.

@@ -116,3 +116,33 @@ fn nobody_climbs_out_of_the_export() {
         assert_eq!(up(&b), Ok(Some(source.root().id())));
     });
 }
+
+/// A name that is given to one file after the other never is without one, to whoever looks it up or lists.
+#[test]
+fn a_name_that_is_replaced_again_and_again_is_always_there() {
+    on_each(|export| {
+        let (stop, cred) = (std::sync::atomic::AtomicBool::new(false), root());
+        std::fs::write(export.path("name"), "x").expect("a new file");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0.. {
+                    if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                    let fresh = export.path(&format!("fresh{number}"));
+                    std::fs::write(&fresh, "x").expect("a new file");
+                    std::fs::rename(fresh, export.path("name")).expect("within a directory");
+                }
+            });
+            let end = std::time::Instant::now() + std::time::Duration::from_millis(700);
+            while std::time::Instant::now() < end {
+                let found = export.source.lookup(&cred, &export.source.root(), b"name");
+                if found.is_err() {
+                    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+                }
+                assert!(found.is_ok(), "{found:?}");
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    });
+}
