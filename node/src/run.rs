@@ -68,7 +68,7 @@ async fn start_on(
     metrics: metrics_exporter_prometheus::PrometheusHandle,
 ) -> anyhow::Result<Node> {
     let identity = plane.read(|state| state.identity.clone()).context("the data directory has no identity")?;
-    let network = Arc::new(Network::open(&config.exports, &config.cache, &identity).await?);
+    let network = Arc::new(Network::open(&config.exports, &config.cache, &identity, None).await?);
     let open = |export| open_export(export, &network);
     let exports = config.exports.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let options =

@@ -81,7 +81,7 @@ impl Desk {
     async fn around(lab: Lab, running: Running) -> Self {
         let identity = Identity { cluster: "test".into(), handle_key: *b"a fixed test key" };
         let config = CacheConfig { ram: 1 << 20, store: None, store_bytes: None };
-        let network = Arc::new(Network::open(&[], &config, &identity).await.unwrap());
+        let network = Arc::new(Network::open(&[], &config, &identity, None).await.unwrap());
         let state = AdminState {
             server: running.server.clone(),
             serving: Arc::new(AtomicBool::new(true)),

@@ -3,6 +3,7 @@
 //! Owns: the words in which the parts that need a cluster speak of it. Never does: NFS, caching.
 
 pub mod control;
+pub mod peers;
 
 use std::{
     collections::BTreeMap,

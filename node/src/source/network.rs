@@ -8,16 +8,18 @@ use forebay_meta::state::Identity;
 
 use super::{
     budget::Budget,
-    cached::{CachedOptions, CachedSource, export_number},
+    cached::{CachedOptions, CachedSource, ChunkPeers, SharedChunks, Sharing, export_number},
     counters::SourceCounters,
     metered::MeteredSource,
     nfs3::{Nfs3Options, Nfs3Source},
     nfs4::{Nfs4Options, Nfs4Source},
     remote::RemoteSource,
+    shared::SharedSource,
 };
 use crate::{
     cache::{Cache, CacheOptions, OpenError, QUEUE_BYTES, StoreOptions},
     config::{CacheConfig, ExportConfig, NetworkOptions, Server, SourceConfig},
+    ring::coherence::Coherence,
 };
 
 /// The usual port of NFS.
@@ -45,6 +47,15 @@ pub struct NetworkSource {
     pub cached: Arc<CachedSource>,
 }
 
+/// What the sources of one of several nodes need of the others.
+#[derive(Clone)]
+pub struct Others {
+    /// Who owns what, and who believes what.
+    pub coherence: Arc<Coherence>,
+    /// Their chunks.
+    pub chunks: Arc<dyn ChunkPeers>,
+}
+
 /// All of them.
 #[derive(Debug)]
 pub struct Network {
@@ -58,7 +69,12 @@ impl Network {
     ///
     /// # Errors
     /// The store must not be touched: it is another program's or another version's.
-    pub async fn open(exports: &[ExportConfig], config: &CacheConfig, identity: &Identity) -> Result<Self, OpenError> {
+    pub async fn open(
+        exports: &[ExportConfig],
+        config: &CacheConfig,
+        identity: &Identity,
+        others: Option<&Others>,
+    ) -> Result<Self, OpenError> {
         let far: Vec<&ExportConfig> =
             exports.iter().filter(|export| !matches!(export.source, SourceConfig::Local(_))).collect();
         if far.is_empty() {
@@ -70,8 +86,16 @@ impl Network {
         let for_metadata: u64 = far.iter().map(|export| metadata(export)).sum();
         let ram = config.ram.saturating_sub(for_metadata).max(config.ram / 2);
         let cache = open_cache(&far, &CacheConfig { ram, ..config.clone() }).await?;
-        let sources = far.into_iter().map(|export| open_source(export, metadata(export), &cache, identity)).collect();
+        let sources =
+            far.into_iter().map(|export| open_source(export, metadata(export), &cache, (identity, others))).collect();
         Ok(Self { cache: Some(cache), sources })
+    }
+
+    /// The chunks that other nodes are given.
+    pub fn chunks(&self, coherence: &Arc<Coherence>) -> Option<Arc<SharedChunks>> {
+        let chunks = Arc::new(SharedChunks::new(self.cache.clone()?, coherence.clone()));
+        self.sources.iter().for_each(|source| chunks.add(&source.cached));
+        Some(chunks)
     }
 
     /// The cached source of an export.
@@ -136,7 +160,12 @@ async fn open_cache(exports: &[&ExportConfig], config: &CacheConfig) -> Result<A
     opening.await.expect("opening a cache does not panic")
 }
 
-fn open_source(export: &ExportConfig, metadata_bytes: u64, cache: &Arc<Cache>, identity: &Identity) -> NetworkSource {
+fn open_source(
+    export: &ExportConfig,
+    metadata_bytes: u64,
+    cache: &Arc<Cache>,
+    (identity, others): (&Identity, Option<&Others>),
+) -> NetworkSource {
     let options = &export.network;
     let counters = Arc::new(SourceCounters::new(export.url.clone()));
     let remote: Arc<dyn RemoteSource> = match &export.source {
@@ -150,7 +179,15 @@ fn open_source(export: &ExportConfig, metadata_bytes: u64, cache: &Arc<Cache>, i
     let metered = MeteredSource::new(remote, budget, &export.url);
     let cached = CachedOptions { metadata_bytes, ..options.cached };
     let seed = uuid::Uuid::new_v4().as_u64_pair().0;
-    let cached = CachedSource::new((&export.name, &export.url), metered.clone(), cache.clone(), cached, seed);
+    let name = (export.name.as_str(), export.url.as_str());
+    let cached = match others {
+        None => CachedSource::new(name, metered.clone(), cache.clone(), cached, seed),
+        Some(others) => {
+            let source = SharedSource::new(metered.clone(), others.coherence.clone(), &export.name);
+            let sharing = Sharing::new(source, others.chunks.clone());
+            CachedSource::shared(name, sharing, cache.clone(), cached, seed)
+        }
+    };
     NetworkSource { export: export.name.clone(), url: export.url.clone(), metered, counters, cached }
 }
 
