@@ -28,11 +28,13 @@ pub enum Table {
     Pins = 8,
     /// Secrets by name.
     Secrets = 9,
+    /// Ids of nodes by their public keys.
+    NodeKeys = 10,
 }
 
 impl Table {
     /// All tables.
-    pub const ALL: [Table; 10] = [
+    pub const ALL: [Table; 11] = [
         Table::Facts,
         Table::Nodes,
         Table::Rings,
@@ -43,6 +45,7 @@ impl Table {
         Table::Locks,
         Table::Pins,
         Table::Secrets,
+        Table::NodeKeys,
     ];
 
     /// The table with this number.

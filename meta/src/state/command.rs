@@ -172,6 +172,11 @@ pub enum Command {
         /// Its name.
         name: String,
     },
+    /// Lets a new node in; the same key gets the same id.
+    AdmitNode {
+        /// The node's public key.
+        key: Bytes,
+    },
 }
 
 /// What a command came to.
@@ -194,6 +199,8 @@ pub enum Reply {
     NotGranted(LockRefused),
     /// Nothing is changed: it is more than the plane keeps.
     Refused(String),
+    /// The node's id.
+    Node(NodeId),
 }
 
 /// The first byte of a command in the log, and of a reply on the wire.

@@ -99,6 +99,10 @@ impl State {
             Command::Unpin { export, path } => found(self.pins.unpin(export, path, changes)),
             Command::PutSecret { name, secret } => done(self.secrets.put(name, secret, changes)),
             Command::RemoveSecret { name } => found(self.secrets.remove(name, changes)),
+            Command::AdmitNode { key } => match self.nodes.admit(key, changes) {
+                Ok(node) => Reply::Node(node),
+                Err(why) => Reply::Refused(why.into()),
+            },
             other => self.apply_for_clients(other, changes),
         }
     }
@@ -254,6 +258,7 @@ impl State {
             Table::Locks => self.locks.load(key, value),
             Table::Pins => self.pins.load(value),
             Table::Secrets => self.secrets.load(key, value),
+            Table::NodeKeys => self.nodes.load_key(key, value),
         }
     }
 

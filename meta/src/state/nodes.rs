@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub use forebay_proto::cluster::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::changes::{Changes, Damaged, Table, decode_row, key_number, number_key};
+use super::changes::{Bytes, Changes, Damaged, Table, decode_row, key_number, number_key};
 
 /// Where in its life a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +68,10 @@ pub struct RingRecord {
 pub const NODE_LEASE_MS: u64 = 3_000;
 /// More nodes than one plane is for.
 pub const NODES_MAX: usize = 1_024;
+/// Nodes that a cluster lets in during its life.
+pub const ADMITTED_MAX: usize = 64 << 10;
+/// Longer than any public key in use.
+const KEY_MAX: usize = 512;
 /// Longer than any host name with a port.
 const ADDRESS_MAX: usize = 300;
 
@@ -77,6 +81,8 @@ pub struct Nodes {
     nodes: BTreeMap<NodeId, NodeRecord>,
     ring: RingRecord,
     previous: RingRecord,
+    /// Who was let in, by public key.
+    keys: BTreeMap<Vec<u8>, NodeId>,
 }
 
 impl Nodes {
@@ -120,6 +126,25 @@ impl Nodes {
         }
         self.put(id, changes);
         Ok(())
+    }
+
+    /// The id of the node with this public key: a new one, or the one that it has.
+    pub(super) fn admit(&mut self, key: &Bytes, changes: &mut Changes) -> Result<NodeId, &'static str> {
+        if let Some(node) = self.keys.get(&key.0) {
+            return Ok(*node);
+        }
+        if key.0.len() > KEY_MAX {
+            return Err("a public key is longer than 512 bytes");
+        }
+        if self.keys.len() >= ADMITTED_MAX {
+            return Err("65536 nodes have been let in, which is the most");
+        }
+        // Keys are never forgotten, so no id is given twice.
+        let taken = self.keys.values().chain(self.nodes.keys()).max();
+        let node = NodeId(taken.map_or(1, |node| node.0 + 1));
+        changes.put(Table::NodeKeys, key.0.clone(), &node);
+        self.keys.insert(key.0.clone(), node);
+        Ok(node)
     }
 
     /// A process of the node begins; whatever an earlier one owned, it does not.
@@ -204,6 +229,7 @@ impl Nodes {
 
     pub(super) fn rows(&self, changes: &mut Changes) {
         self.nodes.keys().for_each(|&id| self.put(id, changes));
+        self.keys.iter().for_each(|(key, node)| changes.put(Table::NodeKeys, key.clone(), node));
         if self.ring.epoch > 0 {
             changes.put(Table::Rings, number_key(0), &self.previous);
             changes.put(Table::Rings, number_key(1), &self.ring);
@@ -213,6 +239,11 @@ impl Nodes {
     pub(super) fn load_node(&mut self, key: &[u8], value: &[u8]) -> Result<(), Damaged> {
         let id = NodeId(key_number(Table::Nodes, key)?);
         self.nodes.insert(id, decode_row(Table::Nodes, value)?);
+        Ok(())
+    }
+
+    pub(super) fn load_key(&mut self, key: &[u8], value: &[u8]) -> Result<(), Damaged> {
+        self.keys.insert(key.to_vec(), decode_row(Table::NodeKeys, value)?);
         Ok(())
     }
 

@@ -195,6 +195,7 @@ fn every_command() -> Vec<Command> {
         Command::Unpin { export: "/e".into(), path },
         Command::PutSecret { name: "n".into(), secret: Bytes(vec![3; 8]) },
         Command::RemoveSecret { name: "n".into() },
+        Command::AdmitNode { key: Bytes(vec![4; 65]) },
     ]
 }
 

@@ -4,6 +4,7 @@
 
 pub mod control;
 pub mod peers;
+pub mod transport;
 
 use std::{
     collections::BTreeMap,

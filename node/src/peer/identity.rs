@@ -20,16 +20,22 @@ use rcgen::{
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm,
 };
 use rustls::{
-    ClientConfig, RootCertStore, ServerConfig,
-    client::{Resumption, verify_server_name},
-    crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
+    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
+    client::{
+        Resumption,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_name,
+    },
+    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime},
     server::{NoServerSessionStorage, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier},
     version::TLS13,
 };
 
 /// What this protocol is called when TLS begins, so that its certificates cannot be used to be talked into another.
 const ALPN: &[u8] = b"forebay-peer";
+/// What gRPC speaks.
+const HTTP2: &[u8] = b"h2";
 /// How long the authority lives: longer than any cluster.
 const AUTHORITY_LIFE: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// How long a node's certificate lives. It is made anew whenever the node joins.
@@ -213,7 +219,12 @@ impl NodeKey {
 #[derive(Clone)]
 pub(super) enum Protection {
     /// Both ends prove who they are.
-    Mutual { client: Arc<ClientConfig>, server: Arc<ServerConfig> },
+    Mutual {
+        client: Arc<ClientConfig>,
+        server: Arc<ServerConfig>,
+        /// As `server`, for those too who are no nodes yet.
+        door: Arc<ServerConfig>,
+    },
     /// Nobody proves anything.
     None,
 }
@@ -257,7 +268,16 @@ impl PeerIdentity {
         }
         let secret = || PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.secret_key()));
 
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build()?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
+        let lenient = verifier.clone().allow_unauthenticated().build()?;
+        let verifier = verifier.build()?;
+        let mut door = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(lenient)
+            .with_single_cert(chain.clone(), secret())?;
+        door.alpn_protocols = vec![HTTP2.to_vec()];
+        door.session_storage = Arc::new(NoServerSessionStorage {});
+        door.send_tls13_tickets = 0;
         let mut server = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(verifier)
@@ -272,13 +292,38 @@ impl PeerIdentity {
             .with_client_auth_cert(chain, secret())?;
         client.alpn_protocols = vec![ALPN.to_vec()];
         client.resumption = Resumption::disabled();
-        let protection = Protection::Mutual { client: Arc::new(client), server: Arc::new(server) };
+        let protection =
+            Protection::Mutual { client: Arc::new(client), server: Arc::new(server), door: Arc::new(door) };
         Ok(Self { cluster, node, protection })
     }
 
     /// A node that proves nothing and believes what peers say, for measurements and for networks that see to it themselves.
     pub fn open(cluster: ClusterId, node: NodeId) -> Self {
         Self { cluster, node, protection: Protection::None }
+    }
+
+    /// How the node connects to others for what is not chunks, and how they connect to it: HTTP/2 over the same mutual TLS, where who has no
+    /// certificate is let as far as the door, to ask to be let in.
+    ///
+    /// # Errors
+    /// The identity proves nothing.
+    pub fn control(&self) -> Result<(Arc<ClientConfig>, Arc<ServerConfig>), IdentityError> {
+        let Protection::Mutual { client, door, .. } = &self.protection else {
+            return Err(IdentityError::OtherNode(self.node));
+        };
+        let mut client = ClientConfig::clone(client);
+        client.alpn_protocols = vec![HTTP2.to_vec()];
+        Ok((Arc::new(client), door.clone()))
+    }
+
+    /// Whether the certificates of a connection are those of `node`.
+    pub fn is_proved(&self, certificates: &[CertificateDer<'static>], node: NodeId) -> bool {
+        self.believes(Some(certificates), node)
+    }
+
+    /// The name that `node` has in its certificate.
+    pub fn server_name(&self, node: NodeId) -> ServerName<'static> {
+        self.name_of(node)
     }
 
     pub(super) fn name_of(&self, node: NodeId) -> ServerName<'static> {
@@ -298,6 +343,82 @@ fn is_node(chain: &[CertificateDer<'_>], cluster: ClusterId, node: NodeId) -> bo
     let Some(certificate) = chain.first() else { return false };
     let Ok(parsed) = ParsedCertificate::try_from(certificate) else { return false };
     verify_server_name(&parsed, &server_name(cluster, node)).is_ok()
+}
+
+/// TLS of a node that has no certificate yet: whoever connects to it learns nothing and believes nothing but the proof that it knows the
+/// cluster's token.
+///
+/// # Errors
+/// There is no randomness to be had.
+pub fn unproved_server() -> Result<Arc<ServerConfig>, IdentityError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let certificate = CertificateParams::new([UNPROVED.to_owned()])?.self_signed(&key)?;
+    let secret = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let mut server = ServerConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&TLS13])?
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], secret)?;
+    server.alpn_protocols = vec![HTTP2.to_vec()];
+    server.send_tls13_tickets = 0;
+    Ok(Arc::new(server))
+}
+
+/// TLS towards a node of which nothing is known: it proves by the cluster's token, bound to the very connection, who it is.
+///
+/// # Errors
+/// There is no randomness to be had.
+pub fn unproved_client() -> Result<Arc<ClientConfig>, IdentityError> {
+    let provider = Arc::new(provider());
+    let mut client = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        .with_no_client_auth();
+    client.alpn_protocols = vec![HTTP2.to_vec()];
+    client.resumption = Resumption::disabled();
+    Ok(Arc::new(client))
+}
+
+/// What a node is called that has no certificate.
+pub const UNPROVED: &str = "node.forebay.internal";
+
+/// Takes every certificate; that the other end has its key is checked all the same.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _chain: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
 }
 
 /// AES first: every machine worth a cache has instructions for it, and 128 bits cost less than 256.

@@ -27,11 +27,21 @@ pub enum Refused {
     Stalled,
     /// There were too many.
     Busy,
+    /// It does not know the cluster's token, or says again what another said.
+    Token,
 }
 
 impl Refused {
-    const ALL: [Self; 7] =
-        [Self::Certificate, Self::Cluster, Self::Node, Self::Version, Self::Protocol, Self::Stalled, Self::Busy];
+    const ALL: [Self; 8] = [
+        Self::Certificate,
+        Self::Cluster,
+        Self::Node,
+        Self::Version,
+        Self::Protocol,
+        Self::Stalled,
+        Self::Busy,
+        Self::Token,
+    ];
 
     /// As the metric's label says it.
     pub fn name(self) -> &'static str {
@@ -43,6 +53,7 @@ impl Refused {
             Self::Protocol => "protocol",
             Self::Stalled => "stalled",
             Self::Busy => "busy",
+            Self::Token => "token",
         }
     }
 }
