@@ -84,9 +84,11 @@ fn chosen(nodes: &Nodes, group: &Group, leader: NodeId, wishes: Wishes) -> BTree
         let Some(kept) = missing.pop() else { break };
         voters.insert(kept);
     }
-    if voters.len().is_multiple_of(2) {
+    // One too many for an odd number, or more than are wished for.
+    while voters.len().is_multiple_of(2) || voters.len() > wishes.voters.max(1) {
         let unneeded = voters.iter().copied().filter(|id| *id != leader).max_by_key(|id| worth(nodes, &voters, *id));
-        unneeded.map(|id| voters.remove(&id));
+        let Some(unneeded) = unneeded else { break };
+        voters.remove(&unneeded);
     }
     voters
 }

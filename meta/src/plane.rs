@@ -101,7 +101,7 @@ impl Plane {
             snapshot_after: SnapshotAfter::default(),
             patience: PATIENCE,
         };
-        let group = begin(&options).await?;
+        let group = begin(&options, Arc::new(Nobody)).await?;
         match group.initialise(BTreeMap::from([(ALONE.0, String::new())])).await {
             Ok(()) | Err(ChangeError::Initialised) => {}
             Err(error) => {
@@ -126,6 +126,56 @@ impl Plane {
                 Err(OpenError::Begin(error))
             }
         }
+    }
+
+    /// Takes part in a group of several, as node `id`, with whatever is in the data directory. A node that was never a member waits to be made one.
+    ///
+    /// # Errors
+    /// As [`Plane::open`].
+    pub async fn member(directory: &Path, id: NodeId, wire: Arc<dyn Wire>) -> Result<Plane, OpenError> {
+        let directory = directory.join(DIRECTORY);
+        private_directory(&directory).map_err(|error| OpenError::Io { path: directory.clone(), error })?;
+        let options = Options {
+            id: id.0,
+            directory,
+            timing: Timing::default(),
+            snapshot_after: SnapshotAfter::default(),
+            patience: PATIENCE,
+        };
+        Ok(Plane { group: begin(&options, wire).await? })
+    }
+
+    /// Whether a node has kept a plane of its own in this data directory.
+    pub fn is_there(directory: &Path) -> bool {
+        directory.join(DIRECTORY).exists()
+    }
+
+    /// Begins a cluster: once in its life, on one node. Does nothing if it has begun.
+    ///
+    /// # Errors
+    /// The first commands are not carried out.
+    pub async fn found(&self, id: NodeId, address: String, first: Vec<Command>) -> Result<(), OpenError> {
+        match self.group.initialise(BTreeMap::from([(id.0, address)])).await {
+            Ok(()) | Err(ChangeError::Initialised) => {}
+            Err(error) => return Err(OpenError::Begin(error.to_string())),
+        }
+        for command in first {
+            self.propose(command).await.map_err(|error| OpenError::Begin(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// This node's member of the group.
+    pub fn group(&self) -> &Group<State> {
+        &self.group
+    }
+
+    /// Looks at a state that has everything that was acknowledged anywhere before this call.
+    ///
+    /// # Errors
+    /// Nobody leads, or this node is behind.
+    pub async fn read_linearizable<R>(&self, look: impl FnOnce(&State) -> R) -> Result<R, raft::ReadError> {
+        self.group.read_linearizable(|replica| replica.read(look)).await
     }
 
     /// Has a command carried out, and says what it came to.
@@ -158,10 +208,10 @@ impl Plane {
 }
 
 /// Starts the group. A process that is just ending may have the directory a moment longer.
-async fn begin(options: &Options) -> Result<Group<State>, OpenError> {
+async fn begin(options: &Options, wire: Arc<dyn Wire>) -> Result<Group<State>, OpenError> {
     let deadline = tokio::time::Instant::now() + OVERLAP;
     loop {
-        match Group::start(options.clone(), Arc::new(Nobody)).await {
+        match Group::start(options.clone(), wire.clone()).await {
             Err(StartError::Open(raft::OpenError::InUse(_))) if tokio::time::Instant::now() < deadline => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }

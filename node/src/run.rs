@@ -10,20 +10,24 @@ use std::{
 };
 
 use anyhow::Context as _;
-use forebay_meta::{Plane, state::Identity};
+use forebay_meta::{
+    Command, Plane,
+    state::{Home, Identity},
+};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin::{self, AdminState, metrics::NfsMetrics},
-    config::{Config, SourceConfig},
+    cluster::life::{Being, Cluster},
+    config::{ClusterConfig, Config, ExportConfig, SourceConfig},
     files::Export,
     front::listener,
     server::{Server, ServerOptions},
     source::{
         Source,
         local::{LocalOptions, LocalSource},
-        network::Network,
+        network::{Network, Others},
     },
 };
 
@@ -45,6 +49,8 @@ pub struct Node {
     pub server: Arc<Server>,
     /// Sources on the network, and the cache.
     pub network: Arc<Network>,
+    /// What makes it one of several.
+    pub cluster: Option<Arc<Cluster>>,
     drain: CancellationToken,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -54,26 +60,83 @@ pub struct Node {
 
 /// Opens the plane and the exports and begins to serve.
 pub async fn start(config: Config, metrics: metrics_exporter_prometheus::PrometheusHandle) -> anyhow::Result<Node> {
-    let plane = Plane::open(&config.data_dir, fresh_identity).await?;
-    let started = start_on(plane.clone(), config, metrics).await;
+    let Some(cluster) = config.cluster.clone() else {
+        let plane = Plane::open(&config.data_dir, fresh_identity).await?;
+        let started = start_on(plane.clone(), None, config, metrics).await;
+        if started.is_err() {
+            plane.close().await;
+        }
+        return started;
+    };
+    let cluster = enter(cluster, &config).await?;
+    let started = match shared_exports(&cluster, config).await {
+        Ok(config) => start_on(cluster.plane.clone(), Some(cluster.clone()), config, metrics).await,
+        Err(error) => Err(error),
+    };
     if started.is_err() {
-        plane.close().await;
+        cluster.close().await;
+        cluster.plane.close().await;
     }
     started
 }
 
+/// Becomes a member of the cluster, before anything is served.
+async fn enter(cluster: ClusterConfig, config: &Config) -> anyhow::Result<Arc<Cluster>> {
+    let cache_bytes = config.cache.store_bytes.unwrap_or(config.cache.ram).max(config.cache.ram);
+    let being = Being { data_dir: config.data_dir.clone(), nfs: config.listen, cache_bytes, cluster };
+    let identity =
+        |cluster: uuid::Uuid| Identity { cluster: cluster.to_string(), handle_key: uuid::Uuid::new_v4().into_bytes() };
+    Cluster::start(being, identity).await
+}
+
+/// What the cluster serves: what the plane says, or if it says nothing yet, what this node was told.
+async fn shared_exports(cluster: &Cluster, config: Config) -> anyhow::Result<Config> {
+    let read = || cluster.plane.read_linearizable(|state| state.exports.iter().next().is_none());
+    if read().await.context("the plane does not tell what is served")? {
+        for export in &config.exports {
+            let command = Command::PutExport { name: export.name.clone(), record: export.to_record() };
+            cluster.plane.propose(command).await?;
+        }
+    }
+    let told: Vec<_> = cluster
+        .plane
+        .read(|state| state.exports.iter().map(|(name, record)| (name.to_owned(), record.clone())).collect());
+    let exports = told.iter().map(|(name, record)| ExportConfig::of_record(name, record));
+    let exports =
+        exports.collect::<Result<Vec<_>, _>>().context("what the cluster serves this program does not know")?;
+    anyhow::ensure!(
+        !exports.is_empty(),
+        "the cluster serves nothing yet: give an export, for example --export /data=nfs://filer/data"
+    );
+    for own in config.exports.iter().filter(|own| exports.iter().all(|export| export.to_record() != own.to_record())) {
+        tracing::warn!(export = %own.name, "this export is not the cluster's, which decides what all nodes serve");
+    }
+    Ok(Config { exports, ..config })
+}
+
 async fn start_on(
     plane: Plane,
+    cluster: Option<Arc<Cluster>>,
     config: Config,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
 ) -> anyhow::Result<Node> {
     let identity = plane.read(|state| state.identity.clone()).context("the data directory has no identity")?;
-    let network = Arc::new(Network::open(&config.exports, &config.cache, &identity, None).await?);
+    let others =
+        cluster.as_ref().map(|cluster| Others { coherence: cluster.coherence.clone(), chunks: cluster.peers.clone() });
+    let network = Arc::new(Network::open(&config.exports, &config.cache, &identity, others.as_ref()).await?);
     let open = |export| open_export(export, &network);
     let exports = config.exports.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let options =
         ServerOptions { lease: config.lease, grace: config.grace, slots: config.slots, ..ServerOptions::default() };
-    let server = Arc::new(Server::start(exports, plane, options, Arc::new(NfsMetrics::new())).await?);
+    let counted = Arc::new(NfsMetrics::new());
+    let server = match &cluster {
+        None => Server::start(exports, plane, options, counted).await?,
+        Some(cluster) => {
+            let home = Home { node: cluster.me, epoch: cluster.epoch };
+            Server::start_at(exports, plane, options, counted, home)?
+        }
+    };
+    let server = Arc::new(server);
     let nfs = listener::bind(config.listen).with_context(|| format!("cannot serve NFS on {}", config.listen))?;
     let admin =
         TcpListener::bind(config.admin).await.with_context(|| format!("cannot serve admin on {}", config.admin))?;
@@ -86,7 +149,14 @@ async fn start_on(
         serving: serving.clone(),
         metrics: metrics.clone(),
         network: network.clone(),
+        cluster: cluster.clone(),
     };
+    if let Some(cluster) = &cluster {
+        if let Some(chunks) = network.chunks(&cluster.coherence) {
+            cluster.give_chunks(chunks);
+        }
+        cluster.serve();
+    }
     tasks.spawn(admin::serve(admin, state, stop.clone()));
     tasks.spawn(tick(server.clone(), metrics, stop.clone()));
     let nfs_task = tokio::spawn(listener::serve(server.clone(), nfs, drain.clone()));
@@ -95,7 +165,7 @@ async fn start_on(
         tracing::info!(name = %export.name, source = %export.url, access, "export");
     }
     tracing::info!(nfs = %nfs_address, admin = %admin_address, "serving NFSv4.1 and NFSv4.2");
-    Ok(Node { nfs: nfs_address, admin: admin_address, server, network, drain, stop, tasks, serving, nfs_task })
+    Ok(Node { nfs: nfs_address, admin: admin_address, server, network, cluster, drain, stop, tasks, serving, nfs_task })
 }
 
 impl Node {
@@ -106,11 +176,17 @@ impl Node {
         if let Err(error) = self.nfs_task.await {
             tracing::error!(%error, "the listener failed");
         }
+        if let Some(cluster) = &self.cluster {
+            cluster.leave().await;
+        }
         self.stop.cancel();
         self.tasks.close();
         // A sweep that waits for a dead disk must not keep the node from going.
         if tokio::time::timeout(TASKS_MAX, self.tasks.wait()).await.is_err() {
             tracing::warn!("something still waits for a disk");
+        }
+        if let Some(cluster) = &self.cluster {
+            cluster.close().await;
         }
         self.network.close().await;
         self.server.plane.close().await;

@@ -101,6 +101,7 @@ pub struct Server {
     unfreed: Mutex<BTreeSet<ClientId>>,
     in_grace: AtomicBool,
     started: Instant,
+    node: NodeId,
     epoch: u32,
     next_session: AtomicU64,
     write_verifier: AtomicU64,
@@ -114,11 +115,30 @@ impl Server {
         options: ServerOptions,
         metrics: Arc<NfsMetrics>,
     ) -> Result<Self, StartError> {
-        let identity = plane.read(|state| state.identity.clone()).expect("an open store has an identity");
         let Reply::Epoch(epoch) = plane.propose(Command::StartEpoch { node: NODE }).await? else {
             return Err(StartError::Epochs);
         };
-        let expected: Vec<_> = plane.read(|state| state.clients.iter().map(|record| record.owner.0.clone()).collect());
+        Self::start_at(exports, plane, options, metrics, Home { node: NODE, epoch })
+    }
+
+    /// As [`Server::start`], in an epoch that has begun; of several nodes the one of `home`.
+    ///
+    /// # Errors
+    /// The exports.
+    pub fn start_at(
+        exports: Vec<Export>,
+        plane: Plane,
+        options: ServerOptions,
+        metrics: Arc<NfsMetrics>,
+        home: Home,
+    ) -> Result<Self, StartError> {
+        let identity = plane.read(|state| state.identity.clone()).expect("an open store has an identity");
+        let Home { node, epoch } = home;
+        // Those who had their sessions at an earlier process of this node.
+        let expected: Vec<_> = plane.read(|state| {
+            let here = state.clients.iter().filter(|record| record.home.node == node);
+            here.map(|record| record.owner.0.clone()).collect()
+        });
         let grace_ms = u64::try_from(options.grace.as_millis()).unwrap_or(u64::MAX);
         let recovery = Recovery::new(expected, Now(grace_ms));
         if recovery.in_grace() {
@@ -139,6 +159,7 @@ impl Server {
             recovery: Mutex::new(recovery),
             unfreed: Mutex::default(),
             started: Instant::now(),
+            node,
             epoch,
             next_session: AtomicU64::new(1),
             write_verifier: AtomicU64::new(seed),
@@ -147,7 +168,7 @@ impl Server {
 
     /// Where the sessions of this process live.
     pub fn home(&self) -> Home {
-        Home { node: NODE, epoch: self.epoch }
+        Home { node: self.node, epoch: self.epoch }
     }
 
     /// The time.

@@ -83,6 +83,7 @@ impl Desk {
         let config = CacheConfig { ram: 1 << 20, store: None, store_bytes: None };
         let network = Arc::new(Network::open(&[], &config, &identity, None).await.unwrap());
         let state = AdminState {
+            cluster: None,
             server: running.server.clone(),
             serving: Arc::new(AtomicBool::new(true)),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),

@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use openraft::{
-    BasicNode, Raft, ReadPolicy, ServerState,
+    BasicNode, ChangeMembers, Raft, ReadPolicy, ServerState,
     async_runtime::watch::WatchReceiver,
     errors::{ChangeMembershipError, ClientWriteError, InitializeError, LinearizableReadError, RaftError},
     raft::linearizable_read::{Linearizer, ReadLogId},
@@ -253,6 +253,12 @@ impl<C: Core> Group<C> {
     /// On the leader: these are the voters from now on. Others stay as learners if `keep_others`, else they are members no more.
     pub async fn change_voters(&self, voters: BTreeSet<NodeId>, keep_others: bool) -> Result<(), ChangeError> {
         self.inner.raft.change_membership(voters, keep_others).await.map(drop).map_err(change_error)
+    }
+
+    /// On the leader: these, who do not vote, are members no more.
+    pub async fn remove_learners(&self, learners: BTreeSet<NodeId>) -> Result<(), ChangeError> {
+        let change = ChangeMembers::RemoveNodes(learners);
+        self.inner.raft.change_membership(change, false).await.map(drop).map_err(change_error)
     }
 
     /// On the leader: another member is to lead.

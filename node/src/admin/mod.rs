@@ -5,6 +5,7 @@
 //! Invariant: `/healthz` is 200 only while NFS is served; a balancer stops sending clients before the node goes.
 
 pub mod cache;
+pub mod cluster;
 pub mod doctor;
 pub mod metrics;
 
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{server::Server, source::network::Network};
+use crate::{cluster::life::Cluster, server::Server, source::network::Network};
 
 /// What the pages show.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct AdminState {
     pub metrics: PrometheusHandle,
     /// Sources on the network, and the cache.
     pub network: Arc<Network>,
+    /// What makes the node one of several.
+    pub cluster: Option<Arc<Cluster>>,
 }
 
 /// What `forebay status` shows.
@@ -64,6 +67,9 @@ pub struct Status {
     pub grace_clients_expected: usize,
     /// What is served.
     pub exports: Vec<ExportStatus>,
+    /// The cluster, if the node is one of several.
+    #[serde(default)]
+    pub members: Option<cluster::Members>,
 }
 
 /// One export.
@@ -144,5 +150,6 @@ async fn status(State(state): State<AdminState>) -> Json<Status> {
         grace_seconds_left: grace_ms.div_ceil(1000),
         grace_clients_expected,
         exports: server.namespace.exports().iter().map(export).collect(),
+        members: state.cluster.as_deref().map(cluster::Members::of),
     })
 }

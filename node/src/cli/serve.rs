@@ -1,11 +1,17 @@
 //! `forebay serve`.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    config::{Config, DEFAULT_ADMIN, DEFAULT_DATA_DIR, DEFAULT_LISTEN, FileConfig, Overrides},
+    config::{
+        ClusterFlags, Config, DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_DATA_DIR, DEFAULT_LISTEN, DEFAULT_PEER,
+        FileConfig, Overrides,
+    },
     run, source,
 };
 
@@ -15,6 +21,11 @@ Examples:
   forebay serve --export /scratch=nfs3://filer/scratch,policy=scratch --export /home=nfs://filer/home,policy=strict
   forebay serve --export /data=file:///srv/data,ro,10.0.0.0/8
   forebay serve --config /etc/forebay.toml --lease-seconds 30
+
+  Three nodes that begin a cluster, the same on each:
+  forebay serve --cluster farm --join n1:2051,n2:2051,n3:2051 --bootstrap-expect 3 --token-file /etc/forebay.token --export /tools=nfs://filer/vol/tools
+  One more, later:
+  forebay serve --cluster farm --join n1:2051 --token-file /etc/forebay.token
 
 Sources: nfs://host[:port]/path (NFSv4.2, else 4.1) and nfs3://host[:port]/path are cached; file:///path is a directory of this machine.
 
@@ -59,6 +70,36 @@ pub struct Arguments {
     /// How much of it may be used [default: nine tenths of what is free].
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<String>,
+    /// Be a node of this cluster.
+    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
+    cluster: Option<String>,
+    /// Other nodes' control addresses, or a name that stands for all of them.
+    #[arg(long, value_name = "HOST:PORT,…", value_delimiter = ',', help_heading = "Cluster")]
+    join: Vec<String>,
+    /// Begin the cluster once so many nodes have started and agree.
+    #[arg(long, value_name = "N", help_heading = "Cluster")]
+    bootstrap_expect: Option<u32>,
+    /// The cluster's token, which lets nodes in [default: FOREBAY_JOIN_TOKEN in the environment].
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    token_file: Option<PathBuf>,
+    /// Listen for other nodes here.
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Cluster", help = format!("Listen for other nodes here [default: {DEFAULT_CONTROL}]"))]
+    control: Option<SocketAddr>,
+    /// Listen for other nodes' fetches here.
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Cluster", help = format!("Listen for other nodes' fetches here [default: {DEFAULT_PEER}]"))]
+    peer: Option<SocketAddr>,
+    /// Others reach this node under this address [default: the one listened on, or that which leads to the seeds].
+    #[arg(long, value_name = "ADDR", help_heading = "Cluster")]
+    advertise: Option<IpAddr>,
+    /// The availability zone: voters are spread over zones.
+    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
+    zone: Option<String>,
+    /// Whether this node may vote; say no on machines that are taken away at short notice [default: true].
+    #[arg(long, value_name = "BOOL", help_heading = "Cluster")]
+    vote: Option<bool>,
+    /// How many nodes vote at most: 1, 3, 5 or 7 [default: 3].
+    #[arg(long, value_name = "N", help_heading = "Cluster")]
+    voters: Option<u32>,
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -75,6 +116,18 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         cache: arguments.cache,
         cache_size: arguments.cache_size,
         exports: arguments.export,
+        cluster: ClusterFlags {
+            cluster: arguments.cluster,
+            join: arguments.join,
+            bootstrap_expect: arguments.bootstrap_expect,
+            token_file: arguments.token_file,
+            control: arguments.control,
+            peer: arguments.peer,
+            advertise: arguments.advertise,
+            zone: arguments.zone,
+            vote: arguments.vote,
+            voters: arguments.voters,
+        },
     };
     let config = Config::resolve(file, flags)?;
     raise_descriptors();
@@ -87,7 +140,12 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut node = run::start(config, metrics).await?;
+        // Getting into a cluster may take as long as it likes; who has had enough of waiting may go.
+        let mut node = tokio::select! {
+            started = run::start(config, metrics) => started?,
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        };
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM"),
             _ = interrupt.recv() => tracing::info!("SIGINT"),

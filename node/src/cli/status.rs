@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 
 use anyhow::Context as _;
 
-use crate::{admin::Status, config::DEFAULT_ADMIN};
+use crate::{
+    admin::{Status, cluster::Members},
+    config::DEFAULT_ADMIN,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,6 +63,27 @@ fn render(status: &Status) -> String {
     for export in &status.exports {
         text += &format!("export   {:width$}  {}  {}\n", export.name, export.access, export.source);
     }
+    if let Some(members) = &status.members {
+        text += &render_members(members);
+    }
+    text
+}
+
+fn render_members(members: &Members) -> String {
+    let leader = members.leader.map_or("nobody".to_owned(), |leader| format!("node {leader}"));
+    let mut text = format!(
+        "\n{}  this is node {}  leader {leader}  term {}  log {}  ring {} of {} nodes\n",
+        members.name, members.me, members.term, members.applied, members.ring_epoch, members.ring_members,
+    );
+    text += "node  state     votes    lag  weight  lease    zone        nfs                    control\n";
+    for node in &members.nodes {
+        let lease = if node.lease_ms == 0 { "over".to_owned() } else { format!("{} ms", node.lease_ms) };
+        let lag = node.lag.map_or("-".to_owned(), |lag| lag.to_string());
+        text += &format!(
+            "{:<4}  {:<8}  {:<5}  {lag:>5}  {:>6}  {lease:<7}  {:<10}  {:<21}  {}\n",
+            node.node, node.state, node.role, node.weight, node.zone, node.nfs, node.control,
+        );
+    }
     text
 }
 
@@ -96,9 +120,31 @@ mod tests {
             grace_seconds_left: 12,
             grace_clients_expected: 1,
             exports: vec![export("/a"), export("/longer")],
+            members: Some(Members {
+                name: "farm".into(),
+                me: 2,
+                leader: Some(1),
+                term: 4,
+                applied: 99,
+                ring_epoch: 7,
+                ring_members: 3,
+                nodes: vec![crate::admin::cluster::Member {
+                    node: 1,
+                    state: "serving".into(),
+                    role: "voter".into(),
+                    lag: Some(0),
+                    weight: 64,
+                    lease_ms: 2_900,
+                    zone: "a".into(),
+                    nfs: "10.0.0.1:2049".into(),
+                    control: "10.0.0.1:2051".into(),
+                }],
+            }),
         };
         let text = render(&status);
         assert!(text.contains("up 10 min") && text.contains("12 s left, 1 clients expected"), "{text}");
         assert!(text.contains("export   /a       rw  file:///srv"), "{text}");
+        assert!(text.contains("farm  this is node 2  leader node 1  term 4"), "{text}");
+        assert!(text.contains("1     serving   voter"), "{text}");
     }
 }

@@ -3,6 +3,8 @@
 //! Owns: the words in which the parts that need a cluster speak of it. Never does: NFS, caching.
 
 pub mod control;
+pub mod enter;
+pub mod life;
 pub mod peers;
 pub mod transport;
 

@@ -20,6 +20,8 @@ pub struct ExportConfig {
     pub name: String,
     /// As given.
     pub url: String,
+    /// Its options, as given.
+    pub given: Vec<String>,
     /// Where the files are.
     pub source: SourceConfig,
     /// What is allowed.
@@ -139,6 +141,19 @@ impl std::str::FromStr for ExportConfig {
 }
 
 impl ExportConfig {
+    /// An export as the plane keeps it.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn of_record(name: &str, record: &forebay_meta::state::ExportRecord) -> Result<Self, ConfigError> {
+        Self::new(name, &record.source, record.options.iter().map(String::as_str))
+    }
+
+    /// As the plane keeps it.
+    pub fn to_record(&self) -> forebay_meta::state::ExportRecord {
+        forebay_meta::state::ExportRecord { source: self.url.clone(), options: self.given.clone() }
+    }
+
     pub(super) fn new<'a>(name: &str, url: &str, options: impl Iterator<Item = &'a str>) -> Result<Self, ConfigError> {
         let wrong = |what: &str| ConfigError(format!("export `{name}`: {what}"));
         let parts = || name.split('/').skip(1);
@@ -153,6 +168,7 @@ impl ExportConfig {
         let mut export = Self {
             name: name.to_owned(),
             url: url.to_owned(),
+            given: given.iter().map(|option| (*option).to_owned()).collect(),
             source,
             options: ExportOptions::default(),
             network: NetworkOptions::default(),

@@ -11,9 +11,11 @@ use std::{
 
 use serde::Deserialize;
 
+mod cluster;
 mod export;
 pub mod units;
 
+pub use cluster::{ClusterConfig, ClusterFlags, DEFAULT_CONTROL, DEFAULT_PEER, Token};
 pub use export::{ExportConfig, NetworkOptions, Server, SourceConfig};
 
 /// NFS on every address of both families.
@@ -49,6 +51,8 @@ pub struct Config {
     pub exports: Vec<ExportConfig>,
     /// Where data of network sources is kept.
     pub cache: CacheConfig,
+    /// The cluster that this node is of; `None`: it is on its own.
+    pub cluster: Option<ClusterConfig>,
 }
 
 /// The cache of a node.
@@ -67,9 +71,8 @@ pub struct CacheConfig {
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-/// The TOML file. Every key is optional.
+/// The TOML file. Every key is optional; unknown ones are refused by name before it is read.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct FileConfig {
     /// `ADDR:PORT`.
     pub listen: Option<SocketAddr>,
@@ -92,6 +95,9 @@ pub struct FileConfig {
     /// `[[export]]` tables.
     #[serde(default)]
     pub export: Vec<FileExport>,
+    /// Keys of a cluster's node.
+    #[serde(flatten)]
+    pub cluster: ClusterFlags,
 }
 
 /// An `[[export]]` table.
@@ -118,6 +124,16 @@ const KEYS: &[&str] = &[
     "cache",
     "cache_size",
     "export",
+    "cluster",
+    "join",
+    "bootstrap_expect",
+    "token_file",
+    "control",
+    "peer",
+    "advertise",
+    "zone",
+    "vote",
+    "voters",
 ];
 const EXPORT_KEYS: &[&str] = &["name", "source", "options"];
 
@@ -187,6 +203,8 @@ pub struct Overrides {
     pub cache_size: Option<String>,
     /// `--export`, each as given; they add to the file's.
     pub exports: Vec<String>,
+    /// Those of a cluster's node.
+    pub cluster: ClusterFlags,
 }
 
 impl Config {
@@ -206,7 +224,10 @@ impl Config {
         for export in &flags.exports {
             exports.push(export.parse()?);
         }
-        if exports.is_empty() {
+        let cluster = ClusterConfig::resolve(file.cluster, flags.cluster)?;
+        if cluster.is_some() {
+            cluster::refuse_local(&exports)?;
+        } else if exports.is_empty() {
             let example = "--export /data=file:///srv/data";
             return Err(ConfigError(format!("nothing to serve: give an export, for example {example}")));
         }
@@ -218,6 +239,7 @@ impl Config {
             grace: Duration::from_secs(grace.into()),
             slots,
             exports,
+            cluster,
             cache: cache_config(
                 flags.ram_cache.or(file.ram_cache),
                 flags.cache.or(file.cache),
