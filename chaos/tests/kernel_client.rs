@@ -7,12 +7,12 @@ use anyhow::{Context, Result, ensure};
 use forebay_chaos::lab::kernel_client::{Guest, KernelClient, Outcome};
 use forebay_chaos::lab::net::Net;
 use forebay_chaos::lab::run;
-use forebay_chaos::lab::server::{Behind, Export, Kind, Server};
+use forebay_chaos::lab::server::{Behind, Export, Kind, NODES, Server};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const FILES: &str = include_str!("guest/files.sh");
@@ -35,8 +35,19 @@ fn is_cached() -> bool {
 
 /// As [`start`], with another source where there is one.
 pub(crate) fn start_behind(net: &Net, exports: Vec<Export>, source: Behind) -> Result<Server<'_>> {
+    if is_cluster() {
+        // The client's node begins the cluster in one test, and comes late in another.
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let place = NEXT.fetch_add(1, Ordering::Relaxed) % NODES;
+        let source = if matches!(source, Behind::Ganesha) { Behind::Forebay } else { source };
+        return Server::start_in_cluster(net, exports, LEASE_SECONDS, source, place);
+    }
     let behind = if is_cached() { source } else { Behind::Directories };
     Server::start_behind(net, exports, LEASE_SECONDS, behind, "")
+}
+
+fn is_cluster() -> bool {
+    module_path!().starts_with("cluster")
 }
 
 #[test]

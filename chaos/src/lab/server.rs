@@ -21,11 +21,20 @@ const NFS_PORT: u16 = 2049;
 /// Where what stands behind a cache serves, on the namespace's own loopback.
 const SOURCE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 12049);
 const MOUNT_PORT: u16 = 12048;
+/// Nodes of a cluster, and where they ask each other.
+pub const NODES: usize = 3;
+const CONTROL_PORT: u16 = 2051;
+const PEER_PORT: u16 = 2050;
 /// How long a server may take from its start until it serves.
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long a server may take to drain after SIGTERM.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(50);
+
+/// Where a cluster's node is, on the namespace's loopback.
+fn node_address(node: usize) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 0, 10 + node as u8)
+}
 
 /// Which program serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +96,10 @@ pub struct Server<'net> {
     source: Option<Child>,
     /// Further options of each export, as `policy=strict`.
     cache_options: &'static str,
+    /// The server is the node of this number of a cluster of [`NODES`].
+    place: Option<usize>,
+    /// The cluster's other nodes.
+    companions: Vec<Child>,
 }
 
 impl<'net> Server<'net> {
@@ -111,12 +124,94 @@ impl<'net> Server<'net> {
     ) -> Result<Server<'net>> {
         let home =
             tempfile::Builder::new().prefix("forebay-server-").tempdir().context("a directory for the server")?;
-        let kind = Kind::from_environment();
-        let (child, source) = (None, None);
-        let mut server = Server { net, kind, exports, lease_seconds, home, child, behind, source, cache_options };
+        let mut server = Self::prepare(net, exports, lease_seconds, (behind, home, cache_options), None)?;
         server.launch_source()?;
         server.launch()?;
         Ok(server)
+    }
+
+    /// As [`Server::start_behind`], as one node of a cluster of three: the one that is started at `place`, 0 to 2. The others serve on the
+    /// namespace's own loopback; see [`Server::companion_address`].
+    ///
+    /// # Errors
+    /// As there; also when the nodes do not find together.
+    pub fn start_in_cluster(
+        net: &'net Net,
+        exports: Vec<Export>,
+        lease_seconds: u32,
+        behind: Behind,
+        place: usize,
+    ) -> Result<Server<'net>> {
+        let home =
+            tempfile::Builder::new().prefix("forebay-server-").tempdir().context("a directory for the server")?;
+        fs::write(home.path().join("token"), "a token for the laboratory\n")?;
+        let mut server = Self::prepare(net, exports, lease_seconds, (behind, home, ""), Some(place))?;
+        server.launch_source()?;
+        for companion in (0..NODES).filter(|companion| *companion < place) {
+            server.launch_companion(companion)?;
+        }
+        let mut main = server.spawn()?;
+        for companion in (0..NODES).filter(|companion| *companion > place) {
+            server.launch_companion(companion)?;
+        }
+        server.wait_until_it_serves(&mut main)?;
+        server.child = Some(main);
+        server.wait_for_ring()?;
+        Ok(server)
+    }
+
+    fn prepare(
+        net: &'net Net,
+        exports: Vec<Export>,
+        lease_seconds: u32,
+        (behind, home, cache_options): (Behind, tempfile::TempDir, &'static str),
+        place: Option<usize>,
+    ) -> Result<Server<'net>> {
+        let (child, source, companions) = (None, None, Vec::new());
+        let kind = if place.is_some() { Kind::Forebay } else { Kind::from_environment() };
+        Ok(Server { net, kind, exports, lease_seconds, home, child, behind, source, cache_options, place, companions })
+    }
+
+    /// Where a companion serves NFS.
+    pub fn companion_address(&self, companion: usize) -> SocketAddr {
+        if Some(companion) == self.place {
+            return self.nfs_address();
+        }
+        SocketAddr::from((self.net.server_address(), NFS_PORT + 100 + companion as u16))
+    }
+
+    fn launch_companion(&mut self, companion: usize) -> Result<()> {
+        let log =
+            OpenOptions::new().create(true).append(true).open(self.home.path().join(format!("log-{companion}")))?;
+        let admin = SocketAddr::from((node_address(companion), ADMIN.port()));
+        let mut command = self.forebay_at(self.companion_address(companion), admin, &format!("data-{companion}"))?;
+        self.join(&mut command, companion);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        self.companions.push(command.spawn().with_context(|| format!("starting {command:?}"))?);
+        Ok(())
+    }
+
+    fn join(&self, command: &mut std::process::Command, node: usize) {
+        let at = |node: usize, port: u16| SocketAddr::from((node_address(node), port)).to_string();
+        let seeds: Vec<String> = (0..NODES).map(|node| at(node, CONTROL_PORT)).collect();
+        command.args(["--cluster", "lab", "--bootstrap-expect", &NODES.to_string(), "--join", &seeds.join(",")]);
+        command.arg("--token-file").arg(self.home.path().join("token"));
+        command.args(["--control", &at(node, CONTROL_PORT), "--peer", &at(node, PEER_PORT)]);
+    }
+
+    /// Until all nodes own files.
+    fn wait_for_ring(&self) -> Result<()> {
+        let started = Instant::now();
+        let all = format!("\"ring_members\":{NODES}");
+        while !self.admin_get("/status").is_ok_and(|status| status.contains(&all)) {
+            if started.elapsed() > START_LIMIT {
+                bail!("the nodes do not find together; the log:\n{}", self.log());
+            }
+            std::thread::sleep(GLANCE);
+        }
+        // Owners that have just begun wait for those before them.
+        std::thread::sleep(Duration::from_secs(4));
+        Ok(())
     }
 
     /// Kills the source, as a power cut would.
@@ -262,13 +357,23 @@ impl<'net> Server<'net> {
     }
 
     fn launch(&mut self) -> Result<()> {
+        let mut child = self.spawn()?;
+        self.wait_until_it_serves(&mut child)?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn spawn(&mut self) -> Result<Child> {
         let log = OpenOptions::new().create(true).append(true).open(self.home.path().join("log"))?;
         let mut command = match self.kind {
             Kind::Forebay => self.forebay()?,
             Kind::Ganesha => self.ganesha(self.nfs_address())?,
         };
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+        command.spawn().with_context(|| format!("starting {command:?}"))
+    }
+
+    fn wait_until_it_serves(&self, child: &mut Child) -> Result<()> {
         let started = Instant::now();
         while !self.serves() {
             if let Some(status) = child.try_wait()? {
@@ -281,7 +386,6 @@ impl<'net> Server<'net> {
             }
             std::thread::sleep(GLANCE);
         }
-        self.child = Some(child);
         Ok(())
     }
 
@@ -293,12 +397,20 @@ impl<'net> Server<'net> {
     }
 
     fn forebay(&self) -> Result<std::process::Command> {
+        let mut command = self.forebay_at(self.nfs_address(), ADMIN, "data")?;
+        if let Some(place) = self.place {
+            self.join(&mut command, place);
+        }
+        Ok(command)
+    }
+
+    fn forebay_at(&self, listen: SocketAddr, admin: SocketAddr, data: &str) -> Result<std::process::Command> {
         let mut command = in_namespace(self.net.name(), &forebay_binary()?);
-        command.args(["serve", "--listen", &self.nfs_address().to_string(), "--admin", &ADMIN.to_string()]);
-        command.arg("--data-dir").arg(self.home.path().join("data"));
+        command.args(["serve", "--listen", &listen.to_string(), "--admin", &admin.to_string()]);
+        command.arg("--data-dir").arg(self.home.path().join(data));
         command.args(["--lease-seconds", &self.lease_seconds.to_string()]);
         if self.behind != Behind::Directories {
-            let store = self.home.path().join("cache");
+            let store = self.home.path().join(format!("cache-{data}"));
             command.arg("--cache").arg(store).args(["--cache-size", "512MiB", "--ram-cache", "128MiB"]);
         }
         for export in &self.exports {
@@ -403,11 +515,20 @@ impl<'net> Server<'net> {
 impl Drop for Server<'_> {
     fn drop(&mut self) {
         let _ = self.kill9();
+        for mut companion in self.companions.drain(..) {
+            signal_group(companion.id(), libc::SIGKILL);
+            let _ = companion.wait();
+        }
         let _ = self.kill9_source();
         if std::thread::panicking() {
             let log = self.log();
             let tail = log.len().saturating_sub(16 * 1024);
             eprintln!("the server's log (its end):\n{}", log.get(tail..).unwrap_or(&log));
+            for companion in 0..NODES {
+                if let Ok(log) = fs::read(self.home.path().join(format!("log-{companion}"))) {
+                    eprintln!("node {companion}'s log:\n{}", String::from_utf8_lossy(&log));
+                }
+            }
             if let Ok(log) = fs::read(self.home.path().join("source-log")) {
                 eprintln!("the source's log:\n{}", String::from_utf8_lossy(&log));
             }
