@@ -126,8 +126,15 @@ pub(crate) fn workloads(net: &Net, commits: usize) -> Result<()> {
 
 /// Two clients lock, wait for each other and share a database.
 pub(crate) fn pair(net: &Net) -> Result<()> {
-    let boot = |role, version| {
-        client(net, PAIR).variable("ROLE", role).variable("VERSION", version).variable("INCREMENTS", 40).boot(net)
+    pair_at(net, [2049, 2049], 40)
+}
+
+/// The same, each by a port of its own.
+pub(crate) fn pair_at(net: &Net, ports: [u16; 2], increments: usize) -> Result<()> {
+    let boot = |role: &str, version: &str| {
+        let client = client(net, PAIR).variable("ROLE", role).variable("VERSION", version);
+        let client = client.variable("PORT", ports[usize::from(role == "b")]);
+        client.variable("INCREMENTS", increments).limit(Duration::from_secs(400)).boot(net)
     };
     // One of each version: locks are the file's, whatever its client speaks.
     let (mut a, mut b) = (boot("a", "4.2")?, boot("b", "4.1")?);

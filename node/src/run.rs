@@ -19,7 +19,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin::{self, AdminState, metrics::NfsMetrics},
-    cluster::life::{Being, Cluster},
+    cluster::{
+        life::{Being, Cluster},
+        locks::SharedLocks,
+    },
     config::{ClusterConfig, Config, ExportConfig, SourceConfig},
     files::Export,
     front::listener,
@@ -137,6 +140,9 @@ async fn start_on(
         }
     };
     let server = Arc::new(server);
+    if let Some(cluster) = &cluster {
+        server.share_locks(SharedLocks::begin(cluster, &server));
+    }
     let nfs = listener::bind(config.listen).with_context(|| format!("cannot serve NFS on {}", config.listen))?;
     let admin =
         TcpListener::bind(config.admin).await.with_context(|| format!("cannot serve admin on {}", config.admin))?;

@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeSet, HashSet},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 use crate::{
     admin::metrics::NfsMetrics,
+    cluster::locks::SharedLocks,
     files::{Export, Namespace, namespace::NamespaceError},
     source::Source,
     state::{
@@ -97,6 +98,8 @@ pub struct Server {
     pub identity: Identity,
     options: ServerOptions,
     recovery: Mutex<Recovery>,
+    /// In a cluster: its locks.
+    shared: OnceLock<Arc<SharedLocks>>,
     /// Clients that are gone, and that the plane has not forgotten yet.
     unfreed: Mutex<BTreeSet<ClientId>>,
     in_grace: AtomicBool,
@@ -157,6 +160,7 @@ impl Server {
             options,
             in_grace: AtomicBool::new(recovery.in_grace()),
             recovery: Mutex::new(recovery),
+            shared: OnceLock::new(),
             unfreed: Mutex::default(),
             started: Instant::now(),
             node,
@@ -164,6 +168,17 @@ impl Server {
             next_session: AtomicU64::new(1),
             write_verifier: AtomicU64::new(seed),
         })
+    }
+
+    /// From now on locks are the whole cluster's.
+    pub fn share_locks(&self, locks: Arc<SharedLocks>) {
+        // Once, before anything is served.
+        let _ = self.shared.set(locks);
+    }
+
+    /// The whole cluster's locks; `None` where a node is on its own.
+    pub fn shared_locks(&self) -> Option<&Arc<SharedLocks>> {
+        self.shared.get()
     }
 
     /// Where the sessions of this process live.
@@ -323,6 +338,10 @@ impl Server {
 
     /// DENIED or SHARE_DENIED by `holder`, unless its lease is over: then try again.
     pub async fn conflict(&self, holder: ClientId, status: Status) -> Result<(), Status> {
-        if self.expire_if_over(holder).await { Ok(()) } else { Err(status) }
+        let is_gone = match self.shared_locks() {
+            Some(shared) => shared.expire(self, holder).await,
+            None => self.expire_if_over(holder).await,
+        };
+        if is_gone { Ok(()) } else { Err(status) }
     }
 }

@@ -57,7 +57,7 @@ as() {
 # mount_nfs VERSION EXPORT DIRECTORY [OPTIONS]; without the mount nothing else makes sense, so it ends the script.
 mount_nfs() {
 	mkdir -p "$3"
-	if ! mount -t nfs -o "vers=$1,proto=tcp,port=2049,timeo=100,retrans=3${4:+,$4}" "$SERVER:$2" "$3"; then
+	if ! mount -t nfs -o "vers=$1,proto=tcp,port=${PORT:-2049},timeo=100,retrans=3${4:+,$4}" "$SERVER:$2" "$3"; then
 		echo "FAIL mount of $2 with vers=$1: see above; nothing after it was tried"
 		exit 99
 	fi

@@ -5,6 +5,7 @@
 pub mod control;
 pub mod enter;
 pub mod life;
+pub mod locks;
 pub mod peers;
 pub mod transport;
 

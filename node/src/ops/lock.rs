@@ -1,5 +1,7 @@
 //! LOCK (RFC 8881 §18.10).
 
+use std::sync::Arc;
+
 use forebay_proto::nfs4::{
     LimitedOpaque, LockType, StateOwner, Stateid, Status,
     ops::lock::{LockArgs, LockDenied, LockReply, Locker},
@@ -10,6 +12,10 @@ use crate::state::{
     files::{Conflict, Denied},
     locks::{Held, LockOwner, Range},
     recovery,
+};
+use crate::{
+    cluster::locks::{Refusal, SharedLocks},
+    state::FileKey,
 };
 
 pub async fn run(cx: &mut Context<'_>, args: &LockArgs) -> LockReply<Stateid> {
@@ -50,7 +56,51 @@ async fn lock(cx: &mut Context<'_>, args: &LockArgs) -> Result<Stateid, Refused>
     let key = regular(cx.file()?)?.key();
     let client = cx.client()?.clone();
     recovery::judge(&client, args.reclaim, cx.server.in_grace())?;
-    let write = args.kind.is_write();
+    let shared = lock_for_all(cx, args, key, range).await?;
+    let locked = lock_here(cx, args, key, range).await;
+    if let (Err(_), Some((locks, owner))) = (&locked, shared) {
+        // What the plane gave is given back; if it does not hear that now, closing the file or the client's end tells it.
+        let _ = locks.unlock(key, &owner, range).await;
+    }
+    locked
+}
+
+/// In a cluster: takes the lock from the plane, for whom it turns out to be.
+async fn lock_for_all(
+    cx: &Context<'_>,
+    args: &LockArgs,
+    key: FileKey,
+    range: Range,
+) -> Result<Option<(Arc<SharedLocks>, Arc<LockOwner>)>, Refused> {
+    let Some(shared) = cx.server.shared_locks().cloned() else { return Ok(None) };
+    let (client, write) = (cx.client()?.id, args.kind.is_write());
+    let owner = match &args.locker {
+        Locker::New(new) => {
+            let open = cx.real_stateid(&new.open_stateid)?;
+            cx.server.files.of(key).check_lock_open(key, client, &open, write)?;
+            Arc::new(LockOwner { client, owner: new.lock_owner.owner.as_bytes().clone() })
+        }
+        Locker::Existing(existing) => {
+            let stateid = cx.real_stateid(&existing.lock_stateid)?;
+            cx.server.files.of(key).lock_owner(key, client, &stateid, Some(write))?
+        }
+    };
+    loop {
+        match shared.lock(key, &owner, (range, write, args.kind.waits())).await {
+            Ok(()) => return Ok(Some((shared, owner))),
+            Err(Refusal::Status(status)) => return Err(status.into()),
+            Err(Refusal::Shared(_)) => return Err(Status::ServerFault.into()),
+            Err(Refusal::Held(held)) => {
+                if !shared.expire(cx.server, held.owner.client).await {
+                    return Err(if args.reclaim { Status::ReclaimConflict.into() } else { Refused::Held(held) });
+                }
+            }
+        }
+    }
+}
+
+async fn lock_here(cx: &Context<'_>, args: &LockArgs, key: FileKey, range: Range) -> Result<Stateid, Refused> {
+    let (client, write) = (cx.client()?.clone(), args.kind.is_write());
     loop {
         let result = match &args.locker {
             Locker::New(new) => {

@@ -23,6 +23,15 @@ async fn test(cx: &Context<'_>, args: &LockTArgs) -> Result<Option<Held>, Status
         return Err(Status::Grace);
     }
     let owner = LockOwner { client: cx.client()?.id, owner: args.owner.owner.as_bytes().clone() };
+    if let Some(shared) = cx.server.shared_locks() {
+        loop {
+            let held = shared.test(key, &owner, range, args.kind.is_write()).await?;
+            match held {
+                Some(held) if shared.expire(cx.server, held.owner.client).await => {}
+                other => return Ok(other),
+            }
+        }
+    }
     loop {
         let held = cx.server.files.of(key).test_lock(key, &owner, range, args.kind.is_write());
         match held {

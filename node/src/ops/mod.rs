@@ -108,6 +108,8 @@ pub(crate) async fn authorize(
         loop {
             // Bound first, so that the table is not locked while a holder is judged: expiring one locks it again.
             let holder = cx.server.files.of(key).denied(key, access);
+            let elsewhere = || cx.server.shared_locks()?.denies(key, forebay_proto::nfs4::ClientId(0), &[], access);
+            let holder = holder.or_else(elsewhere);
             match holder {
                 Some(holder) if !bypass => cx.server.conflict(holder, Status::Locked).await?,
                 _ => return by_permission(cx, node, access).await,

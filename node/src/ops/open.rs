@@ -7,10 +7,12 @@ use forebay_proto::nfs4::{
 
 use super::{Context, authorize, durable, regular};
 use crate::{
+    cluster::locks::{Refusal, SharedLocks},
     files::{FileNode, Node, attributes, names},
     source::{SetAttributes, SetTime, Time},
     state::{
-        files::{Conflict, OpenRequest},
+        FileKey,
+        files::{Conflict, Denied, OpenRequest, ShareBits},
         recovery,
     },
 };
@@ -97,8 +99,24 @@ fn no_delegation(share_access: u32) -> OpenDelegation {
 
 async fn reserve(cx: &Context<'_>, node: &FileNode, request: OpenRequest) -> Result<Stateid, Status> {
     let key = node.key();
+    let shared = cx.server.shared_locks();
     for _ in 0..EXPIRY_TRIES {
-        let result = cx.server.files.of(key).open(key, request.clone());
+        let denying = match shared {
+            Some(shared) => reserve_for_all(cx, shared, key, &request).await?,
+            None => None,
+        };
+        let result = {
+            let mut files = cx.server.files.of(key);
+            // Under the table's lock: who denies and asks this node afterwards finds the open.
+            let denied = shared.and_then(|shared| shared.denies(key, request.client, &request.owner, request.access));
+            match denied {
+                Some(holder) => Err(Conflict::Held(holder, Denied::Share)),
+                None => files.open(key, request.clone()),
+            }
+        };
+        if let (Some(before), Err(_), Some(shared)) = (denying, &result, shared) {
+            restore(shared, key, &request, before).await?;
+        }
         match result {
             Ok(stateid) => {
                 // Freed while this call ran: nobody would free what it just got.
@@ -113,6 +131,43 @@ async fn reserve(cx: &Context<'_>, node: &FileNode, request: OpenRequest) -> Res
         }
     }
     Err(Status::Delay)
+}
+
+/// In a cluster: an open that denies something, by what it asks for or by what its owner has already, is made known to all first.
+async fn reserve_for_all(
+    cx: &Context<'_>,
+    shared: &SharedLocks,
+    key: FileKey,
+    request: &OpenRequest,
+) -> Result<Option<(ShareBits, ShareBits)>, Status> {
+    let (access, deny) = cx.server.files.of(key).open_bits(key, request.client, &request.owner);
+    let (all_access, all_deny) = (access | request.access, deny | request.deny);
+    if all_deny == 0 {
+        return Ok(None);
+    }
+    match shared.reserve(key, (request.client, &request.owner), (all_access, all_deny)).await {
+        Ok(()) => Ok(Some((access, deny))),
+        Err(Refusal::Status(status)) => Err(status),
+        Err(Refusal::Held(_)) => Err(Status::ServerFault),
+        Err(Refusal::Shared(holder)) => {
+            restore(shared, key, request, (access, deny)).await?;
+            if shared.expire(cx.server, holder).await { Err(Status::Delay) } else { Err(Status::ShareDenied) }
+        }
+    }
+}
+
+/// What the owner's open denied before goes on being denied, and no more.
+async fn restore(
+    shared: &SharedLocks,
+    key: FileKey,
+    request: &OpenRequest,
+    (access, deny): (ShareBits, ShareBits),
+) -> Result<(), Status> {
+    if deny == 0 {
+        return shared.unreserve(key, request.client, &request.owner).await;
+    }
+    let before = shared.reserve(key, (request.client, &request.owner), (access, deny)).await;
+    before.map_err(|_| Status::Delay)
 }
 
 /// As with open(2), but that a program that may only be run may be read: the client must load it.

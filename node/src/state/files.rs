@@ -197,6 +197,60 @@ impl FileTable {
         Ok(Stateid { seqid: 1, other: fresh })
     }
 
+    /// What the owner's open of a file has: access and deny bits.
+    pub fn open_bits(&self, file: FileKey, client: ClientId, owner: &[u8]) -> (ShareBits, ShareBits) {
+        let opens = self.files.get(&file).map_or(&[][..], |state| &state.opens);
+        let mine = opens.iter().find(|open| open.client == client && open.owner == owner);
+        mine.map_or((0, 0), |open| (open.access, open.deny))
+    }
+
+    /// Somebody else whose open excludes one with these bits.
+    pub fn opened_against(
+        &self,
+        file: FileKey,
+        (client, owner): (ClientId, &[u8]),
+        access: ShareBits,
+        deny: ShareBits,
+    ) -> Option<ClientId> {
+        let opens = &self.files.get(&file)?.opens;
+        let mut others = opens.iter().filter(|open| open.client != client || open.owner != owner);
+        others.find(|open| access & open.deny != 0 || deny & open.access != 0).map(|open| open.client)
+    }
+
+    /// Whose open a stateid names, what it denies, and who has locks through it.
+    pub fn of_open(
+        &self,
+        file: FileKey,
+        client: ClientId,
+        stateid: &Stateid,
+    ) -> Result<(Bytes, ShareBits, Vec<Arc<LockOwner>>), Status> {
+        let state = self.files.get(&file).ok_or(Status::BadStateid)?;
+        let open = state.opens.iter().find(|open| open.other == stateid.other && open.client == client);
+        let open = open.ok_or(Status::BadStateid)?;
+        check_seqid(stateid.seqid, open.seqid)?;
+        let through = state.locks.iter().filter(|lock| lock.open == open.other && state.ranges.holds(&lock.owner));
+        Ok((open.owner.clone(), open.deny, through.map(|lock| lock.owner.clone()).collect()))
+    }
+
+    /// Whose lock stateid this is, if its open may lock so; `None` for unlocking.
+    pub fn lock_owner(
+        &self,
+        file: FileKey,
+        client: ClientId,
+        stateid: &Stateid,
+        write: Option<bool>,
+    ) -> Result<Arc<LockOwner>, Status> {
+        let state = self.files.get(&file).ok_or(Status::BadStateid)?;
+        let lock = state.locks.iter().find(|lock| lock.other == stateid.other && lock.owner.client == client);
+        let lock = lock.ok_or(Status::BadStateid)?;
+        check_seqid(stateid.seqid, lock.seqid)?;
+        let open = state.opens.iter().find(|open| open.other == lock.open).ok_or(Status::BadStateid)?;
+        if write.is_some_and(|write| open.access & lock_access(write) == 0) {
+            return Err(Status::OpenMode);
+        }
+        Ok(lock.owner.clone())
+    }
+
     /// CLOSE: the open and its locks are gone. What was kept for the last open is given back: letting go of a file can
     /// take the disk's time, which nobody should wait for with this table locked.
     pub fn close(
@@ -330,7 +384,8 @@ impl FileTable {
         Ok(Stateid { seqid: lock.seqid, other: lock.other })
     }
 
-    fn check_lock_open(&self, file: FileKey, client: ClientId, open: &Stateid, write: bool) -> Result<(), Status> {
+    /// Whether an open may lock so.
+    pub fn check_lock_open(&self, file: FileKey, client: ClientId, open: &Stateid, write: bool) -> Result<(), Status> {
         let state = self.files.get(&file).ok_or(Status::BadStateid)?;
         let known = state.opens.iter().find(|known| known.other == open.other && known.client == client);
         let known = known.ok_or(Status::BadStateid)?;

@@ -138,6 +138,11 @@ impl LockType {
     pub fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteWait)
     }
+
+    /// Whether the client will ask again.
+    pub fn waits(self) -> bool {
+        matches!(self, Self::ReadWait | Self::WriteWait)
+    }
 }
 
 xdr_enum! {
