@@ -62,7 +62,12 @@ pub(super) struct Driver {
 impl Driver {
     /// Connects.
     pub(super) async fn connect(server: std::net::SocketAddr) -> anyhow::Result<Self> {
-        let session = Session::open(&SessionOptions::new(server, "forebay-demo", 0, 0)).await?;
+        Self::connect_as(server, "forebay-demo").await
+    }
+
+    /// One of several clients.
+    pub(super) async fn connect_as(server: std::net::SocketAddr, owner: &str) -> anyhow::Result<Self> {
+        let session = Session::open(&SessionOptions::new(server, owner, 0, 0)).await?;
         Ok(Self { session, chunk: IO_MAX })
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Owns: the order of what is shown. Never does: simulate; what is printed was measured, and every byte was looked at.
 
+mod cluster;
 mod driver;
 mod nodes;
 mod wire;
@@ -26,6 +27,7 @@ const EXAMPLES: &str = "\
 Examples:
   forebay demo
   forebay demo --megabytes 2048 --files 5000 --source-delay 5ms --source-rate 20MB
+  forebay demo --nodes 3
   forebay demo --keep        (goes on serving, for a mount of your own)";
 
 /// A source's clock must have moved on before what it says of its files can be told from later changes.
@@ -55,9 +57,19 @@ pub struct Arguments {
     /// Let the cache serve NFS on this address.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
+    /// Caches in front of the source: 1, or 3 to 9 that form a cluster behind one address.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_nodes)]
+    nodes: usize,
     /// Go on serving until Ctrl-C.
     #[arg(long)]
     keep: bool,
+}
+
+fn parse_nodes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(nodes @ (1 | 3..=9)) => Ok(nodes),
+        _ => Err("1, or 3 to 9: two nodes cannot outvote anybody".into()),
+    }
 }
 
 /// Runs the demo.
@@ -68,14 +80,20 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         None => tempfile::Builder::new().prefix("forebay-demo-").tempdir(),
     }
     .context("no place for the sample tree")?;
-    println!(
-        "forebay {} demo: a file server, a cache in front of it, a client; NFSv4.2 over loopback\n",
-        env!("CARGO_PKG_VERSION")
-    );
+    let caches = match arguments.nodes {
+        1 => "a cache in front of it, a client".to_owned(),
+        nodes => format!("a cluster of {nodes} caches in front of it, clients"),
+    };
+    println!("forebay {} demo: a file server, {caches}; NFSv4.2 over loopback\n", env!("CARGO_PKG_VERSION"));
     let tree = place.path().join("tree");
     step("sample tree", || make_tree(&tree, arguments))?;
     let runtime = super::runtime()?;
-    let result = runtime.block_on(show(arguments, &tree, place.path()));
+    let result = runtime.block_on(async {
+        match arguments.nodes {
+            1 => show(arguments, &tree, place.path()).await,
+            _ => cluster::show(arguments, &tree, place.path()).await,
+        }
+    });
     runtime.shutdown_timeout(Duration::from_millis(500));
     result?;
     drop(place);

@@ -3,7 +3,7 @@
 use std::{
     net::{SocketAddr, TcpListener},
     os::unix::process::CommandExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -20,6 +20,7 @@ pub(super) struct Process {
     /// Where it tells of itself.
     pub admin: SocketAddr,
     child: Child,
+    log: PathBuf,
 }
 
 /// Bytes that clients were served, by where they came from.
@@ -31,6 +32,8 @@ pub(super) struct Served {
     pub nvme: f64,
     /// From the source.
     pub source: f64,
+    /// From other nodes of the cluster.
+    pub peer: f64,
     /// Calls that the source was asked.
     pub calls: f64,
 }
@@ -38,6 +41,13 @@ pub(super) struct Served {
 impl Process {
     /// Starts a node and waits until it serves.
     pub(super) fn start(listen: SocketAddr, home: &Path, arguments: &[String]) -> anyhow::Result<Self> {
+        let mut process = Self::spawn(listen, home, arguments)?;
+        process.wait()?;
+        Ok(process)
+    }
+
+    /// Starts a node, which may have to wait for others before it serves.
+    pub(super) fn spawn(listen: SocketAddr, home: &Path, arguments: &[String]) -> anyhow::Result<Self> {
         std::fs::create_dir_all(home)?;
         let nfs = if listen.port() == 0 { free(listen)? } else { listen };
         let admin = free(SocketAddr::from(([127, 0, 0, 1], 0)))?;
@@ -53,17 +63,21 @@ impl Process {
             });
         }
         let child = command.spawn().context("starting a node")?;
-        let mut process = Self { nfs, admin, child };
+        Ok(Self { nfs, admin, child, log: home.join("log") })
+    }
+
+    /// Waits until it serves.
+    pub(super) fn wait(&mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        while !process.serves() {
-            let ended = process.child.try_wait()?;
+        while !self.serves() {
+            let ended = self.child.try_wait()?;
             if ended.is_some() || begun.elapsed() > START_MAX {
-                let log = std::fs::read_to_string(home.join("log")).unwrap_or_default();
+                let log = std::fs::read_to_string(&self.log).unwrap_or_default();
                 anyhow::bail!("a node does not serve:\n{log}");
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(process)
+        Ok(())
     }
 
     fn serves(&self) -> bool {
@@ -81,7 +95,8 @@ impl Process {
         };
         let bytes = |tier: &str| sum("forebay_read_bytes_total{", &format!("tier=\"{tier}\""));
         let calls = sum("forebay_source_calls_total{", "") - sum("forebay_source_calls_total{", "SESSION");
-        Ok(Served { ram: bytes("ram"), nvme: bytes("nvme"), source: bytes("source"), calls })
+        let (ram, nvme, source, peer) = (bytes("ram"), bytes("nvme"), bytes("source"), bytes("peer"));
+        Ok(Served { ram, nvme, source, peer, calls })
     }
 }
 
@@ -90,6 +105,11 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A port that nobody listened on, on any address, a moment ago.
+pub(super) fn free_port() -> anyhow::Result<u16> {
+    Ok(free(SocketAddr::from(([0, 0, 0, 0], 0)))?.port())
 }
 
 /// A port that nobody listened on a moment ago.
