@@ -165,6 +165,11 @@ impl Plane {
         Ok(())
     }
 
+    /// Waits until this node's member has stopped, and tells why: a damaged or full disk, a command that it does not know.
+    pub async fn stopped(&self) -> String {
+        self.group.stopped().await
+    }
+
     /// This node's member of the group.
     pub fn group(&self) -> &Group<State> {
         &self.group

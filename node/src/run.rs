@@ -204,9 +204,12 @@ impl Node {
         self.server.plane.close().await;
     }
 
-    /// Ends when the listener does, which it should not.
-    pub async fn failed(&mut self) {
-        let _ = (&mut self.nfs_task).await;
+    /// Ends when the listener or the plane does, which they should not; says why.
+    pub async fn failed(&mut self) -> String {
+        tokio::select! {
+            _ = &mut self.nfs_task => "the listener ended".into(),
+            why = self.server.plane.stopped() => format!("the plane has stopped: {why}"),
+        }
     }
 }
 

@@ -47,8 +47,9 @@ pub type Service = RaftServer<Server>;
 /// The wire.
 pub struct Grpc {
     connect: Connect,
-    /// By address; as many as the group ever had members while this process ran.
-    channels: Mutex<HashMap<String, Channel>>,
+    /// By node and address: an address may become another node's, to whom a channel says who is meant. As many as the group ever had members
+    /// while this process ran.
+    channels: Mutex<HashMap<(NodeId, String), Channel>>,
 }
 
 impl Grpc {
@@ -66,11 +67,12 @@ impl Grpc {
 
     fn client(&self, peer: &Peer) -> Result<RaftClient<Channel>, WireError> {
         let mut channels = self.channels.lock();
-        let channel = match channels.get(&peer.address) {
+        let key = (peer.id, peer.address.clone());
+        let channel = match channels.get(&key) {
             Some(channel) => channel.clone(),
             None => {
                 let channel = (self.connect)(peer).map_err(WireError::NotSent)?;
-                channels.insert(peer.address.clone(), channel.clone());
+                channels.insert(key, channel.clone());
                 channel
             }
         };

@@ -22,7 +22,7 @@ use tracing_subscriber::EnvFilter;
 #[command(name = "forebay", version, about, arg_required_else_help = true, max_term_width = 100)]
 pub enum Command {
     /// Serve exports over NFSv4.1 and NFSv4.2.
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
     /// Show what a running node does.
     Status(status::Arguments),
     /// Say what bounds a running node now, and what would help.
@@ -44,7 +44,7 @@ pub enum Command {
 /// Runs a command.
 pub fn main(command: Command) -> ExitCode {
     let result = match command {
-        Command::Serve(arguments) => serve::run(arguments),
+        Command::Serve(arguments) => serve::run(*arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Warm(arguments) => warm::run(&arguments),

@@ -149,9 +149,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM"),
             _ = interrupt.recv() => tracing::info!("SIGINT"),
-            () = node.failed() => {
+            why = node.failed() => {
                 node.close_plane().await;
-                anyhow::bail!("the listener ended");
+                anyhow::bail!("{why}");
             }
         }
         node.drain().await;

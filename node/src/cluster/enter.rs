@@ -283,6 +283,11 @@ impl Token {
         Self { key: hmac::Key::new(hmac::HMAC_SHA256, token), name: name.to_owned() }
     }
 
+    /// What somebody says first who knows the token, on the connection with this binding.
+    pub fn hello(&self, binding: &[u8; BINDING_BYTES]) -> Bytes {
+        encode(&Knock { code: self.code("stranger", binding), says: Says::Hello })
+    }
+
     fn message(&self, side: &str, binding: &[u8; BINDING_BYTES]) -> Vec<u8> {
         [b"forebay enter v1 ", side.as_bytes(), &[0], self.name.as_bytes(), &[0], binding].concat()
     }

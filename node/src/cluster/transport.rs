@@ -12,7 +12,7 @@ use std::{
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -70,6 +70,8 @@ const CONNECT: Duration = Duration::from_secs(1);
 const PING: Duration = Duration::from_secs(1);
 /// And given up after this.
 const PING_MAX: Duration = Duration::from_secs(2);
+/// A node that could not be connected to is not tried again for this long: who asks has other ways.
+const DOWN: Duration = Duration::from_millis(300);
 /// Handshakes at once.
 const HANDSHAKES: usize = 256;
 /// Connections that a server has not taken yet.
@@ -280,7 +282,9 @@ async fn accept(
                 // A server that has ended takes no more.
                 Ok(Ok(secured)) => drop(connections.send(Ok(secured)).await),
                 Ok(Err(error)) => {
-                    if error.kind() == io::ErrorKind::InvalidData {
+                    // That the other end does not like us is its affair: it looks for whoever had this address before.
+                    let is_ours = !error.to_string().contains("received fatal alert");
+                    if error.kind() == io::ErrorKind::InvalidData && is_ours {
                         metrics.refuse(Refused::Certificate);
                         tracing::warn!(%address, %error, "refused: not a node of this cluster");
                     }
@@ -371,6 +375,8 @@ pub struct Calling {
     tls: Arc<rustls::ClientConfig>,
     find: Find,
     channels: Mutex<HashMap<NodeId, (SocketAddr, Channel)>>,
+    /// Nodes that could not be connected to, and when that was found.
+    down: Mutex<HashMap<NodeId, Instant>>,
 }
 
 impl Calling {
@@ -380,7 +386,7 @@ impl Calling {
     /// The identity proves nothing.
     pub fn new(identity: PeerIdentity, find: Find) -> Result<Arc<Self>, IdentityError> {
         let (tls, _) = identity.control()?;
-        Ok(Arc::new(Self { identity, tls, find, channels: Mutex::default() }))
+        Ok(Arc::new(Self { identity, tls, find, channels: Mutex::default(), down: Mutex::default() }))
     }
 
     /// A channel to a node at an address, which connects when it is used.
@@ -395,6 +401,10 @@ impl Calling {
     }
 
     fn to(&self, node: NodeId) -> Result<Channel, CallError> {
+        let is_down = self.down.lock().get(&node).is_some_and(|since| since.elapsed() < DOWN);
+        if is_down {
+            return Err(CallError::NotSent(format!("node {} was not there a moment ago", node.0)));
+        }
         let address = (self.find)(node).ok_or_else(|| CallError::NotSent(format!("node {} is unknown", node.0)))?;
         let mut channels = self.channels.lock();
         match channels.get(&node) {
@@ -444,7 +454,19 @@ impl Control for Calling {
         let envelope = Envelope { from: self.identity.node.0, to: to.0, topic: topic as u32, payload: message };
         let answer = time::timeout(within, client.call(envelope)).await;
         let answer = answer.map_err(|_| CallError::Unknown("no answer in time".into()))?;
-        Ok(answer.map_err(|status| call_error(&status))?.into_inner().payload)
+        match answer {
+            Ok(answer) => {
+                self.down.lock().remove(&to);
+                Ok(answer.into_inner().payload)
+            }
+            Err(status) => {
+                let error = call_error(&status);
+                if matches!(error, CallError::NotSent(_)) && status.code() == Code::Unavailable {
+                    self.down.lock().insert(to, Instant::now());
+                }
+                Err(error)
+            }
+        }
     }
 }
 

@@ -299,7 +299,7 @@ impl Coherence {
     /// # Errors
     /// It does not answer.
     pub async fn question(&self, to: NodeId, export: &str, question: Question) -> Result<Answer, CallError> {
-        let message = Message::Of { export: export.to_owned(), epoch: self.epoch(), question };
+        let message = Message::Of { export: export.to_owned(), epoch: self.epoch(), question: Box::new(question) };
         self.call(to, &message, QUESTION).await
     }
 
@@ -538,7 +538,7 @@ impl Coherence {
                 self.inner.lock().holder.recall(file);
                 Answer::Done
             }
-            Message::Of { export, epoch, question } => match question {
+            Message::Of { export, epoch, question } => match *question {
                 Question::Hold { object, number, names } => {
                     self.hold_for(from, epoch, &export, (object, number, names)).await
                 }

@@ -50,7 +50,7 @@ pub enum Message {
         /// The ring by which the node was chosen.
         epoch: u64,
         /// What.
-        question: Question,
+        question: Box<Question>,
     },
 }
 
@@ -247,12 +247,11 @@ impl Message {
             Spot::Name(_, of) => name(of),
         };
         match self {
-            Message::Of { question: Question::Look { places, .. }, .. } => {
-                places.len() <= PLACES_MAX && places.iter().all(spot)
-            }
-            Message::Of { question: Question::Hold { names, .. }, .. } => {
-                names.len() <= NAMES_MAX && names.iter().all(name)
-            }
+            Message::Of { question, .. } => match &**question {
+                Question::Look { places, .. } => places.len() <= PLACES_MAX && places.iter().all(spot),
+                Question::Hold { names, .. } => names.len() <= NAMES_MAX && names.iter().all(name),
+                _ => true,
+            },
             _ => true,
         }
     }
@@ -296,7 +295,7 @@ mod tests {
     }
 
     fn of(question: Question) -> Message {
-        Message::Of { export: "/data".into(), epoch: 3, question }
+        Message::Of { export: "/data".into(), epoch: 3, question: Box::new(question) }
     }
 
     #[test]

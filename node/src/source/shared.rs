@@ -24,7 +24,7 @@ use crate::ring::{
     messages::{Answer, Found, Glance, PLACES_MAX, Question, Sight, Spot, Wanted},
 };
 
-type Result<T> = std::result::Result<T, SourceError>;
+type Result<T, E = SourceError> = std::result::Result<T, E>;
 
 /// How often an owner that is just taking over is asked before the source is.
 const TRIES: usize = 4;
@@ -104,18 +104,18 @@ impl SharedSource {
         subject.map(|subject| subject.key(object)).ok_or(SourceError::Unavailable)
     }
 
-    /// Asks owners about places that are theirs; `None` for those that the source is to be asked.
+    /// Asks an owner about places that are its. `Err`: whether it is worth asking again soon; else the source is to be asked.
     async fn ask_owner(
         &self,
         by: &OnBehalf,
         node: forebay_meta::state::NodeId,
         places: &[(usize, &Place)],
         want: Want,
-    ) -> Option<Vec<(usize, Result<Seen>)>> {
+    ) -> Result<Vec<(usize, Result<Seen>)>, bool> {
         let mut asked = Vec::with_capacity(places.len());
         for (at, place) in places {
             let (Place::Object(id) | Place::Name(id, _)) = place;
-            let asking = self.coherence.ask(self.key(id).ok()?)?;
+            let asking = self.key(id).ok().and_then(|key| self.coherence.ask(key)).ok_or(false)?;
             let spot = match place {
                 Place::Object(id) => Spot::Object(*id),
                 Place::Name(dir, name) => Spot::Name(*dir, name.clone()),
@@ -128,12 +128,15 @@ impl SharedSource {
         match self.coherence.question(node, &self.export, question).await {
             Ok(Answer::Seen(seen)) if seen.len() == asked.len() => {
                 let all = asked.into_iter().zip(seen);
-                Some(
-                    all.map(|((at, spot, asking), seen)| (at, seen.map(|seen| told(node, &spot, asking, seen))))
-                        .collect(),
-                )
+                let told = |((at, spot, asking), seen): ((usize, Spot, Arc<Asking>), Result<Glance>)| {
+                    (at, seen.map(|seen| told(node, &spot, asking, seen)))
+                };
+                Ok(all.map(told).collect())
             }
-            _ => None,
+            // It may be just taking over.
+            Ok(_) => Err(true),
+            // It is not there, or has let us wait long enough.
+            Err(_) => Err(false),
         }
     }
 
@@ -143,10 +146,11 @@ impl SharedSource {
         let key = self.key(id).ok()?;
         for _ in 0..TRIES {
             let Route::At(node) = self.coherence.route(key) else { return None };
-            if let Some(mut seen) = self.ask_owner(by, node, &[(0, place)], want).await {
-                return seen.pop().map(|(_, seen)| seen);
+            match self.ask_owner(by, node, &[(0, place)], want).await {
+                Ok(mut seen) => return seen.pop().map(|(_, seen)| seen),
+                Err(true) => self.coherence.wait_a_little().await,
+                Err(false) => return None,
             }
-            self.coherence.wait_a_little().await;
         }
         None
     }
@@ -286,8 +290,8 @@ impl RemoteSource for SharedSource {
         let asked = asked.map(|(node, part)| async move { (part, self.ask_owner(by, node, part, want).await) });
         for (part, seen) in futures_util::future::join_all(asked).await {
             match seen {
-                Some(seen) => seen.into_iter().for_each(|(at, seen)| answers[at] = Some(seen)),
-                None => direct.extend(part),
+                Ok(seen) => seen.into_iter().for_each(|(at, seen)| answers[at] = Some(seen)),
+                Err(_) => direct.extend(part),
             }
         }
         if !direct.is_empty() {

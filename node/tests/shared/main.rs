@@ -5,7 +5,7 @@
 
 #[path = "../common/mod.rs"]
 #[macro_use]
-#[allow(unused_macros, unused_imports, dead_code, reason = "each test file uses what it needs")]
+#[allow(unused_macros, unused_imports, reason = "each test file uses what it needs")]
 mod common;
 
 mod cluster;
