@@ -245,14 +245,37 @@ impl Namespace {
             }
             Parsed::Inline(index, handle) => self.resolve_file(index, handle, caller).await,
             Parsed::Table(index, key) => {
-                let handle = self.table.find(&key)?;
+                let handle = match self.table.find(&key) {
+                    Err(Status::Stale) => {
+                        Box::pin(self.catch_up()).await?;
+                        self.table.find(&key)?
+                    }
+                    found => found?,
+                };
                 self.resolve_file(index, handle, caller).await
             }
         }
     }
 
+    /// Another node may have told a handle that this one's replica has not heard of yet: before it is called stale the plane is asked. Whoever
+    /// comes here has a handle of this cluster's making.
+    async fn catch_up(&self) -> Result<(), Status> {
+        self.plane.read_linearizable(|_| ()).await.map_err(|_| Status::Delay)
+    }
+
+    /// Which export's file system has this index.
+    async fn of_index(&self, index: u32) -> Result<(usize, SourceFsid), Status> {
+        let known = || self.fsids.read().by_index.get(&index).copied();
+        if let Some(found) = known() {
+            return Ok(found);
+        }
+        Box::pin(self.catch_up()).await?;
+        (0..self.exports.len()).for_each(|place| self.learn_fsids(place));
+        known().ok_or(Status::Stale)
+    }
+
     async fn resolve_file(&self, index: u32, handle: SourceHandle, caller: &Caller) -> Result<Node, Status> {
-        let (place, fsid) = self.fsids.read().by_index.get(&index).copied().ok_or(Status::Stale)?;
+        let (place, fsid) = self.of_index(index).await?;
         let export = &self.exports[place];
         if !export.admits(caller.address) {
             return Err(Status::Access);

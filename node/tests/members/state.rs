@@ -119,3 +119,19 @@ async fn without_a_majority_reads_go_on_and_changes_wait() {
     let Some(OpReply::Read(Ok(told))) = replies.last() else { panic!("{replies:?}") };
     assert_eq!(&told.data[..], b"CONTENT");
 }
+
+/// A handle that one node told is good at every other, at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handle_is_good_at_every_node() {
+    let farm = three();
+    std::fs::write(farm.home.path().join("tree/file"), "content").unwrap();
+    let (a, b, c) = (farm.client(0, "a").await, farm.client(1, "b").await, farm.client(2, "c").await);
+    let replies = done(&a, [ops::at("/tree/file"), vec![ops::getfh()]].concat()).await;
+    let Some(OpReply::GetFh(Ok(told))) = replies.last() else { panic!("{replies:?}") };
+    for session in [&b, &c] {
+        let read = vec![ops::putfh(&told.handle), ops::read(Stateid::ANONYMOUS, 0, 100), ops::getfh()];
+        let replies = done(session, read).await;
+        let Some(OpReply::GetFh(Ok(again))) = replies.last() else { panic!("{replies:?}") };
+        assert_eq!(again.handle, told.handle);
+    }
+}
