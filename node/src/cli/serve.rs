@@ -31,7 +31,7 @@ Sources: nfs://host[:port]/path (NFSv4.2, else 4.1) and nfs3://host[:port]/path 
 
 Options of every export: rw (default), ro, sync (default), async (names and attributes may be lost by a power cut), root_squash (default), no_root_squash, all_squash, anonuid=N, anongid=N, and any number of client networks as 10.0.0.0/8 (default: every client). A comma in a path is written %2C.
 
-Options of cached exports: policy=scratch|close-to-open|strict, acregmin= acregmax= acdirmin= acdirmax= actimeo=TIME, lookupcache=all|positive|none, serve_stale=TIME, readahead=SIZE, quota=SIZE, ttl=TIME, metadata=SIZE, connections=1..16, slots=1..128, mountport=N, timeout=TIME, budget=none|bursting:SIZE|elastic|provisioned:SIZE, budget_balance=SIZE. Sizes as 512MiB, times as 500ms, 30, 5m, 2h.
+Options of cached exports: policy=scratch|close-to-open|strict, acregmin= acregmax= acdirmin= acdirmax= actimeo=TIME, lookupcache=all|positive|none, serve_stale=TIME, on_partition=serve|refuse, readahead=SIZE, quota=SIZE, ttl=TIME, metadata=SIZE, connections=1..16, slots=1..128, mountport=N, timeout=TIME, budget=none|bursting:SIZE|elastic|provisioned:SIZE, budget_balance=SIZE. Sizes as 512MiB, times as 500ms, 30, 5m, 2h.
 
 On a client:
   mount -t nfs -o vers=4.2,hard SERVER:/data /mnt";

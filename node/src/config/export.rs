@@ -9,7 +9,7 @@ use crate::{
     files::{ExportOptions, Squash},
     source::{
         budget::BudgetMode,
-        cached::{CachedOptions, Consistency, LookupCache, Policy},
+        cached::{CachedOptions, Consistency, LookupCache, OnPartition, Policy},
     },
 };
 
@@ -114,6 +114,7 @@ const NETWORK_OPTIONS: &[&str] = &[
     "actimeo=",
     "lookupcache=",
     "serve_stale=",
+    "on_partition=",
     "readahead=",
     "quota=",
     "ttl=",
@@ -274,6 +275,13 @@ impl NetworkOptions {
                 }
             }
             "serve_stale" => policy.serve_stale = units::duration(value)?,
+            "on_partition" => {
+                policy.on_partition = match value {
+                    "serve" => OnPartition::Serve,
+                    "refuse" => OnPartition::Refuse,
+                    _ => return Err(format!("on_partition={value}: it is serve or refuse")),
+                }
+            }
             "readahead" => self.cached.readahead = bounded(units::size(value)?, 0, 1 << 30)?,
             "metadata" => self.metadata = Some(bounded(units::size(value)?, 1 << 20, 1 << 42)?),
             "quota" => self.quota = Some(units::size(value)?),

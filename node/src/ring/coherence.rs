@@ -575,6 +575,7 @@ impl Coherence {
             self.tick();
             if turned || Instant::now() >= beat_at {
                 beat_at = Instant::now() + Duration::from_millis(HEARTBEAT_MS);
+                self.publish();
                 self.clone().heartbeats();
             }
             self.clone().ask_former_owners();
@@ -585,6 +586,15 @@ impl Coherence {
     pub fn close(&self) {
         self.stop.cancel();
         self.changed.notify_waiters();
+    }
+
+    fn publish(&self) {
+        let inner = self.inner.lock();
+        metrics::gauge!("forebay_ring_epoch").set(inner.owner.epoch() as f64);
+        metrics::gauge!("forebay_ring_settled").set(f64::from(u8::from(inner.owner.is_settled())));
+        metrics::gauge!("forebay_node_lease").set(f64::from(u8::from(inner.owner.has_lease(self.now()))));
+        metrics::gauge!("forebay_files_believed").set(inner.holder.len() as f64);
+        metrics::gauge!("forebay_changes_held").set(inner.held.len() as f64);
     }
 
     fn lease(&self, lease: Option<NodeLease>) {
@@ -636,6 +646,7 @@ impl Coherence {
             over.map(|(id, _)| *id).collect()
         };
         for id in over {
+            metrics::counter!("forebay_changes_given_up_total").increment(1);
             tracing::warn!(hold = id, "a change of another node was not heard of any more; what it did is not known");
             self.let_go_for(None, id, None);
         }

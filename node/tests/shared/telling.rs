@@ -3,7 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use forebay_node::source::{SetAttributes, SetTime, SourceError, Time, cached::Consistency};
+use forebay_node::source::{
+    SetAttributes, SetTime, SourceError, Time,
+    cached::{CachedOptions, Consistency, OnPartition, Policy},
+};
 
 use crate::cluster::{Cluster, options, superuser};
 
@@ -144,5 +147,29 @@ async fn listings_are_as_after_every_answered_change() {
             assert_eq!(told.get(name.as_bytes()), Some(&(1000 + round)), "round {round} at {node}");
             assert_eq!(told.len(), 50 + round as usize + 1, "round {round} at {node}");
         }
+    }
+}
+
+/// A node that can ask neither the others nor the source tells what it knows only where its export says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_cut_off_tells_what_it_knows_only_if_it_is_to() {
+    for (on_partition, serves) in [(OnPartition::Refuse, false), (OnPartition::Serve, true)] {
+        let base = options(Consistency::CloseToOpen);
+        let policy = Policy { on_partition, ..base.policy };
+        let cluster = Cluster::start(3, CachedOptions { policy, ..base }).await;
+        cluster.write_file("file", b"12345678");
+        let (by, member) = (superuser(), cluster.node(1));
+        let file = member.cached.lookup(&by, &member.root, b"file").await.unwrap();
+        member.cached.read(&by, &file, 0, 8).await.unwrap();
+        cluster.net.cut_off(member.id);
+        // Until its own lease, and whatever others let it believe, is over.
+        tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+        cluster.upstream.down.store(true, Ordering::Relaxed);
+        let read = member.cached.read(&by, &file, 0, 8).await.map(|(bytes, _)| bytes);
+        assert_eq!(read.is_ok(), serves, "{on_partition:?}: {read:?}");
+        cluster.upstream.down.store(false, Ordering::Relaxed);
+        let read = member.cached.read(&by, &file, 0, 8).await.unwrap();
+        assert_eq!(&read.0[..], b"12345678", "the source alone is enough to read");
+        cluster.net.heal();
     }
 }

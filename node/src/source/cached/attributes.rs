@@ -107,7 +107,7 @@ impl CachedSource {
     ) -> Result<FileAttributes, SourceError> {
         if answer == Err(SourceError::Unavailable) {
             let state = file.state();
-            if state.is_servable(self.policy(), Instant::now()) {
+            if self.may_serve_stale(file, &state) {
                 self.counters.stale.increment(1);
                 return Ok(state.attributes.clone());
             }
@@ -170,7 +170,7 @@ impl CachedSource {
         let seen = match seen {
             Err(SourceError::Unavailable) => {
                 let state = file.state();
-                let known = state.rights(digest(user)).filter(|_| state.is_servable(self.policy(), Instant::now()));
+                let known = state.rights(digest(user)).filter(|_| self.may_serve_stale(file, &state));
                 return known.ok_or(SourceError::Unavailable);
             }
             Err(error) => return Err(self.lost(file, error)),

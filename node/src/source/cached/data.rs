@@ -15,7 +15,7 @@ use futures_util::{
 use parking_lot::Mutex;
 
 use super::{
-    CHUNK, CachedFile, CachedSource, Need,
+    CHUNK, CachedFile, CachedSource, Need, OnPartition,
     file::{Asked, Teller},
     for_client,
     policy::version_of,
@@ -154,7 +154,8 @@ impl CachedSource {
     /// What a file's data is kept under, if that may be told; in a cluster not while another node may be changing it.
     fn content_now(&self, file: &CachedFile) -> Option<u64> {
         let state = file.state();
-        self.may_tell(file, &state).then_some(state.content)
+        let is_cut_off = self.policy().on_partition == OnPartition::Serve && self.may_serve_stale(file, &state);
+        (is_cut_off || self.may_tell(file, &state)).then_some(state.content)
     }
 
     /// Part of a chunk.

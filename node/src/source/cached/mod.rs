@@ -47,7 +47,7 @@ pub use self::{
     change::{HIDDEN, Hidden, WriteDone},
     far::{ChunkPeers, FarChunk, Sharing},
     file::CachedFile,
-    policy::{Consistency, LookupCache, Policy},
+    policy::{Consistency, LookupCache, OnPartition, Policy},
 };
 use self::{
     counters::CachedCounters,
@@ -257,6 +257,14 @@ impl CachedSource {
         let Some(shared) = &self.shared else { return true };
         let Some(asked) = state.asked.filter(|_| state.changing == 0) else { return false };
         FileKey::from_u128(file.key()).is_some_and(|key| shared.coherence().holds(key, state.word, asked))
+    }
+
+    /// Whether it may be told although the source cannot be asked. In a cluster another node might be able to, and change it: unless the export
+    /// says that reads are to go on whatever happens, it must be known that none has.
+    fn may_serve_stale(&self, file: &CachedFile, state: &file::State) -> bool {
+        let policy = self.policy();
+        state.is_servable(policy, Instant::now())
+            && (policy.on_partition == OnPartition::Serve || self.may_tell(file, state))
     }
 
     /// Attributes came, with this word on them; see [`file::State::observe`].

@@ -93,7 +93,7 @@ impl CachedSource {
     fn lookup_stale(&self, user: &Credentials, dir: &CachedFile, name: &[u8]) -> Result<Arc<CachedFile>, SourceError> {
         let may = {
             let state = dir.state();
-            state.is_servable(self.policy(), Instant::now()).then(|| state.rights(digest(user))).flatten()
+            self.may_serve_stale(dir, &state).then(|| state.rights(digest(user))).flatten()
         };
         match (may, self.known_name(dir, name)) {
             (Some(may), Known::Here(file)) if may.execute => {

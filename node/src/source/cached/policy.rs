@@ -29,6 +29,16 @@ pub enum LookupCache {
     None,
 }
 
+/// What a node of a cluster does that can ask neither the others nor the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum OnPartition {
+    /// It lets its clients wait: others may have changed what it knows.
+    #[default]
+    Refuse,
+    /// It tells what it knows, for as long as `serve_stale` allows.
+    Serve,
+}
+
 /// What an export lets us believe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -46,6 +56,8 @@ pub struct Policy {
     pub lookupcache: LookupCache,
     /// How long beyond its window something is believed while the source cannot be reached.
     pub serve_stale: Duration,
+    /// Whether that holds for a node that is cut off from its cluster.
+    pub on_partition: OnPartition,
 }
 
 /// In `close-to-open`, OPENs within this time share one question.
@@ -72,6 +84,7 @@ impl Policy {
             acdirmax: seconds(acdirmax),
             lookupcache,
             serve_stale: seconds(serve_stale),
+            on_partition: OnPartition::default(),
         }
     }
 
