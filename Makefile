@@ -38,6 +38,7 @@ help: ## this list
 demo: deps-build ## build, serve a sample tree, read and write it over NFSv4.1, leave nothing running
 	$(CARGO) build --release --locked -p forebay-node --bin forebay
 	$(CARGO) run --release --locked -q -p forebay-node --bin forebay -- demo
+	$(CARGO) run --release --locked -q -p forebay-node --bin forebay -- demo --nodes 3
 
 test: fmt deps-test ## everything CI runs; cheap things first
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings

@@ -4,6 +4,7 @@
 
 mod cached;
 mod client;
+mod cluster;
 mod compare;
 mod counted;
 mod engine;
@@ -91,6 +92,12 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
+    /// A cluster of three: bytes of this node beside bytes of others.
+    Cluster {
+        /// Files of 32 MiB
+        #[arg(long, default_value_t = 24)]
+        files: usize,
+    },
     /// The other end of `peer`.
     #[command(hide = true)]
     PeerNode {
@@ -169,6 +176,7 @@ fn main() -> Result<()> {
             let time = Duration::try_from_secs_f64(seconds)?;
             peer::run(&peer::Plan { time, connections, depth: depth.max(1), rounds })
         }
+        Command::Cluster { files } => cluster::run(files),
         Command::PeerNode { way, home } => peer::node(way, &home),
     }
 }

@@ -45,6 +45,35 @@ pub fn start_cache(setup: &CacheSetup, home: &Path, listen: SocketAddr, admin: S
     Guard::start(command, &home.join("log"))
 }
 
+/// A node of a cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterNode<'a> {
+    /// Where the source serves.
+    pub source: SocketAddr,
+    /// Bytes of memory for data.
+    pub ram: &'a str,
+    /// Where other nodes ask it.
+    pub control: SocketAddr,
+    /// Where they fetch chunks.
+    pub peer: SocketAddr,
+    /// All nodes' control addresses.
+    pub seeds: &'a [String],
+}
+
+/// Starts it as a node of a cluster.
+pub fn start_node(node: &ClusterNode<'_>, home: &Path, listen: SocketAddr, admin: SocketAddr) -> Result<Guard> {
+    let token = home.join("token");
+    std::fs::write(&token, "a token for measurements")?;
+    let mut command = Command::new(binary()?);
+    command.args(["serve", "--listen", &listen.to_string(), "--admin", &admin.to_string(), "--lease-seconds", "60"]);
+    command.arg("--export").arg(format!("{EXPORT}=nfs://{}{EXPORT},rw,no_root_squash", node.source));
+    command.arg("--data-dir").arg(home.join("data")).args(["--ram-cache", node.ram]);
+    command.args(["--cluster", "bench", "--join", &node.seeds.join(",")]);
+    command.args(["--bootstrap-expect", &node.seeds.len().to_string()]).arg("--token-file").arg(token);
+    command.args(["--control", &node.control.to_string(), "--peer", &node.peer.to_string()]);
+    Guard::start(command, &home.join("log"))
+}
+
 /// `FOREBAY_BIN`, or the program beside this one, built if it is not there.
 fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("FOREBAY_BIN") {

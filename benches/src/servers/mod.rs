@@ -60,6 +60,25 @@ impl Server {
         Self { address, admin: Some(admin), process, _home: home }.ready().context("Forebay as a cache")
     }
 
+    /// Starts so many Forebays as a cluster in front of a source.
+    ///
+    /// # Errors
+    /// As [`Server::forebay`].
+    pub fn cluster(source: SocketAddr, nodes: usize, ram: String) -> Result<Vec<Self>> {
+        let controls = (0..nodes).map(|_| free_address()).collect::<Result<Vec<_>>>()?;
+        let seeds: Vec<String> = controls.iter().map(SocketAddr::to_string).collect();
+        let mut started = Vec::new();
+        for control in &controls {
+            let home = Scratch::new(&std::env::temp_dir())?;
+            let (address, admin) = (free_address()?, free_address()?);
+            let node =
+                forebay::ClusterNode { source, ram: &ram, control: *control, peer: free_address()?, seeds: &seeds };
+            let process = forebay::start_node(&node, home.path(), address, admin)?;
+            started.push(Self { address, admin: Some(admin), process, _home: home });
+        }
+        started.into_iter().map(|node| node.ready().context("Forebay as a node")).collect()
+    }
+
     /// Starts NFS-Ganesha on `tree`.
     ///
     /// # Errors

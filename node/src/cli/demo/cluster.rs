@@ -40,7 +40,7 @@ pub(super) async fn show(arguments: &Arguments, tree: &Path, place: &Path) -> an
     pass("warm: the same again", &nodes, (address, unique), arguments).await?;
     let mut nodes = nodes;
     let gone = nodes.pop().context("there are nodes")?;
-    println!("\n  node {} is killed with -9", gone.admin);
+    println!("\n  node {} is killed with -9", gone.nfs);
     drop(gone);
     let address = balance(loopback, nodes.iter().map(|node| node.nfs).collect()).await?;
     wait_for_ring(&nodes, nodes.len())?;
