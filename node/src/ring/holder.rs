@@ -9,6 +9,9 @@ use forebay_meta::state::{FileKey, NodeId};
 
 use super::owner::{Heartbeat, HeartbeatReply, Ring};
 
+/// Files that are believed at most, at about 64 bytes each. Beyond that some are forgotten, which costs a question when they are wanted.
+const BELIEVED_MAX: usize = 512 << 10;
+
 #[derive(Debug, Clone, Copy)]
 struct PairLease {
     incarnation: u64,
@@ -136,6 +139,10 @@ impl Holder {
         let Some((owner, incarnation)) = grant else { return false };
         if overtaken || ask.epoch != self.epoch() || self.owner_of(ask.file) != Some(owner) {
             return false;
+        }
+        if self.believed.len() >= BELIEVED_MAX {
+            let some: Vec<FileKey> = self.believed.keys().take(BELIEVED_MAX / 16).copied().collect();
+            some.iter().for_each(|file| drop(self.believed.remove(file)));
         }
         let news = Believed { owner, incarnation, number: ask.number };
         let known = self.believed.entry(ask.file).or_insert(news);

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{DRIFT_MS, PAIR_LEASE_MS};
 
-/// Files that are granted at most; beyond that they are told and not believed.
-const GRANTS_MAX: usize = 4 << 20;
+/// Files that are granted at most, over all holders, at about 200 bytes each; beyond that they are told and not believed.
+const GRANTS_MAX: usize = 512 << 10;
 
 /// Who owns a file in a ring.
 pub type Placement = Arc<dyn Fn(FileKey) -> Option<NodeId> + Send + Sync>;

@@ -25,6 +25,8 @@ use crate::{
 
 const FILES: u64 = 8;
 const CLIENTS: u64 = 24;
+/// Names to remove, one after the other.
+const NAMES: u64 = 500;
 /// Recorded in one run, at least.
 const OPERATIONS: usize = 100_000;
 
@@ -37,6 +39,8 @@ enum Register {
     Attributes(u64),
     /// Which file a name stands for.
     Name(u64),
+    /// Whether a name is there (0) or was removed (1).
+    Gone(u64),
 }
 
 struct Random(u64);
@@ -60,6 +64,7 @@ struct Client {
     files: Vec<(Arc<CachedFile>, Arc<CachedFile>)>,
     began: Instant,
     values: Arc<AtomicU64>,
+    removed: Arc<AtomicU64>,
     histories: Histories,
     random: Random,
     /// It never waits for a change.
@@ -83,8 +88,10 @@ impl Client {
         match chance {
             0..3 => self.write(number).await,
             3..6 => self.set(number).await,
-            6..8 => self.rename(number).await,
-            8..40 => self.read(number).await,
+            6 => self.rename(number).await,
+            7 => self.remove().await,
+            8..20 => self.look_for_removed().await,
+            20..40 => self.read(number).await,
             40..70 => self.get(number).await,
             _ => self.look_up(number).await,
         }
@@ -150,6 +157,33 @@ impl Client {
         let (old, new) = ((&self.root, fresh.as_bytes()), (&self.root, name.as_bytes()));
         let done = self.cached.rename(&by, old, new, None).await;
         self.note(Register::Name(number), begin, value, true, done.is_ok());
+    }
+
+    async fn remove(&mut self) {
+        let number = self.removed.fetch_add(1, Ordering::Relaxed);
+        if number >= NAMES {
+            return;
+        }
+        let (begin, name) = (self.now(), format!("gone{number}"));
+        let done = self.cached.remove(&superuser(), &self.root, name.as_bytes(), false).await;
+        self.note(Register::Gone(number), begin, 1, true, done.is_ok());
+    }
+
+    async fn look_for_removed(&mut self) {
+        let by = superuser();
+        let near = self.removed.load(Ordering::Relaxed) + self.random.below(4);
+        let Some(number) = near.checked_sub(3).filter(|number| *number < NAMES) else { return };
+        let (begin, name) = (self.now(), format!("gone{number}"));
+        let found = match self.cached.lookup_now(&by, &self.root, name.as_bytes()) {
+            Some(found) => found,
+            None => self.cached.lookup(&by, &self.root, name.as_bytes()).await,
+        };
+        let value = match found {
+            Ok(_) => 0,
+            Err(SourceError::Errno(libc::ENOENT)) => 1,
+            Err(_) => return,
+        };
+        self.note(Register::Gone(number), begin, value, false, true);
     }
 
     async fn look_up(&mut self, number: u64) {
@@ -255,7 +289,12 @@ async fn run(seed: u64, (length, least): (Duration, usize), forget_recalls: bool
         }
         first.insert(Register::Data(number), vec![Op { begin: 0, end: 1, value: number, is_write: true }]);
     }
+    for number in 0..NAMES {
+        cluster.write_file(&format!("gone{number}"), b"x");
+        first.insert(Register::Gone(number), vec![Op { begin: 0, end: 1, value: 0, is_write: true }]);
+    }
     *histories.lock().unwrap() = first;
+    let removed = Arc::new(AtomicU64::new(0));
     let (stop, mut tasks) = (Arc::new(AtomicBool::new(false)), tokio::task::JoinSet::new());
     for client in 0..CLIENTS {
         let member = cluster.node(client % 3 + 1);
@@ -273,6 +312,7 @@ async fn run(seed: u64, (length, least): (Duration, usize), forget_recalls: bool
             files,
             began,
             values: values.clone(),
+            removed: removed.clone(),
             histories: histories.clone(),
             random: Random(random.below(u64::MAX) | 1),
             only_reads: client % 2 == 0,
