@@ -121,7 +121,7 @@ fn two_clients_lock_and_share_a_database() -> Result<()> {
 /// A client lists a crowd, works with a repository of so many commits and verifies what it writes.
 pub(crate) fn workloads(net: &Net, commits: usize) -> Result<()> {
     let guest = client(net, WORKLOADS).variable("VERSION", "4.2").variable("COMMITS", commits).memory_mb(256);
-    judge("workloads", guest.limit(Duration::from_secs(240)).run(net)?)
+    judge("workloads", guest.limit(Duration::from_secs(400)).run(net)?)
 }
 
 /// Two clients lock, wait for each other and share a database.

@@ -142,7 +142,9 @@ impl Holder {
         }
         if self.believed.len() >= BELIEVED_MAX {
             let some: Vec<FileKey> = self.believed.keys().take(BELIEVED_MAX / 16).copied().collect();
-            some.iter().for_each(|file| drop(self.believed.remove(file)));
+            for file in some {
+                self.believed.remove(&file);
+            }
         }
         let news = Believed { owner, incarnation, number: ask.number };
         let known = self.believed.entry(ask.file).or_insert(news);

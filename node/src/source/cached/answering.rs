@@ -218,7 +218,7 @@ impl CachedSource {
             let known = if may.execute { self.page_now(&dir, cookie) } else { None };
             let (kept, content, fresh) = match known {
                 Some((kept, content)) => (kept, Some(content), false),
-                None => self.page(user, &dir, cookie, bytes as usize, may.execute).await?,
+                None => self.page(user, &dir, (cookie, bytes as usize), may.execute, false).await?,
             };
             let page = &kept.page;
             if page.entries.len() == kept.from && !page.eof {

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::{CachedFile, CachedSource, Need, Place, Want, change::HIDDEN, file::Asked, for_client, walk::Walk};
+use super::{
+    CachedFile, CachedSource, Need, Place, Want, change::HIDDEN, file::Asked, for_client, policy::version_of,
+    walk::Walk,
+};
 use crate::{
     files::node::EntrySink,
     source::{
@@ -34,8 +37,10 @@ impl quick_cache::Weighter<(u128, u64, u64), Kept> for Weight {
 /// How objects are now, by their keys.
 type News = std::collections::HashMap<u128, FileAttributes>;
 
-/// Entries about which owners are asked at once.
-const ASKED_AT_ONCE: usize = 512;
+/// Entries of a page about which owners are asked; of more the page is asked for anew.
+const ASKED_SINGLY: usize = 64;
+/// A page that is to be told once is no larger than the client's call, but for a few entries.
+const FRESH_MIN: usize = 16 << 10;
 
 /// Memory of one entry, about.
 const ENTRY_BYTES: u64 = 512;
@@ -99,6 +104,8 @@ impl CachedSource {
         let (mut cookie, mut taken) = (cookie, 0);
         loop {
             let known = if shared { self.page_now(dir, cookie) } else { None };
+            // Of many entries it is cheaper to ask for the page anew than for each how it is now.
+            let known = known.filter(|(kept, _)| !want_files || self.unknown(kept, max - taken).len() <= ASKED_SINGLY);
             let (kept, content, fresh) = match known {
                 Some((kept, content)) => {
                     self.counters.page_hits.increment(1);
@@ -106,7 +113,7 @@ impl CachedSource {
                 }
                 // One page from the source is enough for one call.
                 None if taken > 0 => return Ok(false),
-                None => self.page(user, dir, cookie, bytes, shared).await?,
+                None => self.page(user, dir, (cookie, bytes), shared, want_files).await?,
             };
             let news =
                 if want_files && !fresh { self.news_of_entries(user, &kept, max - taken).await } else { News::new() };
@@ -144,7 +151,7 @@ impl CachedSource {
             Some((kept, _)) => Ok(kept.page),
             None => {
                 let shared = self.access(user, dir).await?.execute;
-                Ok(self.page(user, dir, cookie, PAGE_BYTES, shared).await?.0.page)
+                Ok(self.page(user, dir, (cookie, PAGE_BYTES), shared, false).await?.0.page)
             }
         }
     }
@@ -154,6 +161,24 @@ impl CachedSource {
         let mut news = News::new();
         if self.shared.is_none() {
             return news;
+        }
+        let places = self.unknown(kept, most);
+        if places.is_empty() {
+            return news;
+        }
+        let asked = self.asking();
+        let Ok(all) = self.remote.look_many(&for_client(user), &places, Want::default()).await else { return news };
+        for object in all.into_iter().filter_map(|seen| seen.and_then(|seen| seen.object).ok()) {
+            let file = self.admit(&object.id, &object.attributes, asked, &object.word);
+            news.insert(file.key(), object.attributes);
+        }
+        news
+    }
+
+    /// In a cluster: those of a page's first `most` entries of which it is not known how they are now.
+    fn unknown(&self, kept: &Kept, most: usize) -> Vec<Place> {
+        if self.shared.is_none() {
+            return Vec::new();
         }
         let now = Instant::now();
         let unknown = |entry: &KeptEntry| {
@@ -165,16 +190,7 @@ impl CachedSource {
             (!holds).then_some(*id)
         };
         let entries = kept.page.entries[kept.from..].iter().take(most);
-        let places: Vec<Place> = entries.filter_map(unknown).map(Place::Object).collect();
-        for places in places.chunks(ASKED_AT_ONCE) {
-            let asked = self.asking();
-            let Ok(all) = self.remote.look_many(&for_client(user), places, Want::default()).await else { return news };
-            for object in all.into_iter().filter_map(|seen| seen.and_then(|seen| seen.object).ok()) {
-                let file = self.admit(&object.id, &object.attributes, asked, &object.word);
-                news.insert(file.key(), object.attributes);
-            }
-        }
-        news
+        entries.filter_map(unknown).map(Place::Object).collect()
     }
 
     /// Lets go of the listings of these directories.
@@ -214,20 +230,26 @@ impl CachedSource {
     }
 
     /// A page from the source, whose objects become known, and the content it belongs to if that is the present one; whether what it says of
-    /// objects is news.
+    /// objects is news. `fresh`: it must be.
     pub(super) async fn page(
         &self,
         user: &Credentials,
         dir: &Arc<CachedFile>,
-        cookie: u64,
-        bytes: usize,
+        (cookie, bytes): (u64, usize),
         shared: bool,
+        fresh: bool,
     ) -> Result<(Kept, Option<u64>, bool), SourceError> {
         self.counters.page_misses.increment(1);
         let verifier = if cookie == 0 { 0 } else { dir.state().verifier };
-        let bytes = u32::try_from(bytes.max(PAGE_BYTES)).unwrap_or(u32::MAX);
         let asked = self.asking();
-        let page = self.remote.read_directory(&for_client(user), dir.id(), cookie, verifier, bytes).await;
+        // The owner may have a page, but what that says of other nodes' files is old.
+        let direct = self.shared.as_ref().filter(|_| fresh).map(|shared| shared.source.direct());
+        let (remote, bytes) = match direct {
+            Some(direct) => (direct, bytes.max(FRESH_MIN)),
+            None => (&self.remote, bytes.max(PAGE_BYTES)),
+        };
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let page = remote.read_directory(&for_client(user), dir.id(), cookie, verifier, bytes).await;
         let page = page.map_err(|error| self.lost(dir, error))?;
         // A source that does not get on would be asked for ever.
         if !page.eof && page.entries.last().is_none_or(|last| last.cookie == cookie) {
@@ -236,7 +258,12 @@ impl CachedSource {
         let current = {
             let mut state = dir.state();
             state.verifier = page.verifier;
-            let current = self.observe(&mut state, &page.directory, asked, &page.directory_word);
+            // What the owner let this node believe says more than the source's word, if it is the same.
+            let is_known = direct.is_some()
+                && state.word != 0
+                && self.may_tell(dir, &state)
+                && version_of(&state.attributes) == version_of(&page.directory);
+            let current = is_known || self.observe(&mut state, &page.directory, asked, &page.directory_word);
             state.learned = true;
             current.then_some(state.content)
         };
