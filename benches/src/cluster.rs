@@ -33,7 +33,7 @@ pub fn run(files: usize) -> Result<()> {
     names.iter().try_for_each(|name| write_file(&tree.path().join(name), FILE))?;
     std::thread::sleep(SETTLE);
     let source = Server::forebay(tree.path())?;
-    let nodes = Server::cluster(source.address, 3, (files as u64 * FILE + (256 << 20)).to_string())?;
+    let nodes = Server::cluster(source.address, 3, (3 * (files as u64 * FILE) / 2 + (512 << 20)).to_string())?;
     std::thread::sleep(RING);
     let plan = |node: &Server, name: &str| Plan {
         server: node.address,
