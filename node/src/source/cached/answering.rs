@@ -30,6 +30,11 @@ use crate::{
     source::{Credentials, FileKind, ObjectId, SourceError},
 };
 
+/// Bytes of small files that come along in one answer.
+const DATA_MAX: usize = 2 << 20;
+/// Bytes of entries in one, as the source counts them.
+const LISTED_MAX: u32 = 512 << 10;
+
 /// Who asks, and by which ring.
 #[derive(Clone, Copy, Debug)]
 struct Asker {
@@ -167,7 +172,17 @@ impl CachedSource {
                 Spot::Name(dir, name) => self.look_up_for(asker, user, (dir, &name, number), want).await,
             }
         });
-        Answer::Seen(futures_util::future::join_all(all).await)
+        let mut seen = futures_util::future::join_all(all).await;
+        // What would make the message too long is fetched as chunks.
+        let mut left = DATA_MAX;
+        for found in seen.iter_mut().flatten().filter_map(|glance| glance.object.as_mut().ok()) {
+            let length = found.data.as_ref().map_or(0, Bytes::len);
+            match left.checked_sub(length) {
+                Some(rest) => left = rest,
+                None => found.data = None,
+            }
+        }
+        Answer::Seen(seen)
     }
 
     /// Many objects are asked of the source in few round trips, before each is answered by itself.
@@ -296,7 +311,7 @@ impl Subject for CachedSource {
         match question {
             Question::Look { user, places, want } => self.look_at_spots(asker, &user, places, want).await,
             Question::List { user, dir, cookie, verifier, bytes } => {
-                match self.list_for(asker, &user, dir, (cookie, verifier, bytes)).await {
+                match self.list_for(asker, &user, dir, (cookie, verifier, bytes.min(LISTED_MAX))).await {
                     Ok(listed) => Answer::Page(Box::new(listed)),
                     Err(error) => Answer::Failed(error),
                 }
