@@ -158,7 +158,7 @@ async fn start_on(
         cluster: cluster.clone(),
     };
     if let Some(cluster) = &cluster {
-        if let Some(chunks) = network.chunks(&cluster.coherence) {
+        if let Some(chunks) = network.chunks() {
             cluster.give_chunks(chunks);
         }
         cluster.serve();

@@ -97,15 +97,23 @@ fn read<T: DeserializeOwned>(frame: &Frame) -> Result<T, String> {
     }
 }
 
+/// Whether a call failed because there was no connection: then it certainly did not arrive.
+pub fn is_unconnected(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 /// What a failed call tells about whether it arrived.
 fn wire_error(status: &Status) -> WireError {
     let why = format!("{:?}: {}", status.code(), status.message());
-    let mut source = status.source();
-    while let Some(error) = source {
-        if error.is::<tonic::ConnectError>() {
-            return WireError::NotSent(why);
-        }
-        source = error.source();
+    if is_unconnected(status) {
+        return WireError::NotSent(why);
     }
     match status.code() {
         // The server's word that it did nothing.

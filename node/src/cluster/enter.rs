@@ -29,7 +29,10 @@ use parking_lot::Mutex;
 use ring::hmac;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::transport::{BINDING_BYTES, Door, Knocking, Proof};
+use super::{
+    form::{decode, encode},
+    transport::{BINDING_BYTES, Door, Knocking, Proof},
+};
 use crate::peer::{ClusterAuthority, IdentityError, NodeKey, PeerIdentity, Refused};
 
 /// The shortest token: shorter ones can be guessed by who has heard one proof.
@@ -38,8 +41,6 @@ pub const TOKEN_MIN: usize = 16;
 pub const AUTHORITY_KEY: &str = "authority.key";
 /// Its certificate.
 pub const AUTHORITY_CERTIFICATE: &str = "authority.certificate";
-/// The form of what strangers say.
-const VERSION: u8 = 1;
 /// How long a question to a stranger may take.
 const ASK: Duration = Duration::from_secs(3);
 /// Letting somebody in takes commands.
@@ -249,21 +250,6 @@ enum Told {
     NotNow(String),
 }
 
-fn encode(value: &impl Serialize) -> Bytes {
-    postcard::to_extend(value, vec![VERSION]).expect("our own types have a binary form, and memory grows").into()
-}
-
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    let (&version, value) = bytes.split_first()?;
-    if version != VERSION || bytes.len() > KNOCK_MAX {
-        return None;
-    }
-    match postcard::take_from_bytes(value) {
-        Ok((value, [])) => Some(value),
-        _ => None,
-    }
-}
-
 /// The cluster's token and name, which both ends must have.
 #[derive(Clone)]
 pub struct Token {
@@ -403,7 +389,7 @@ async fn admit(
 #[async_trait]
 impl Door for Gate {
     async fn knock(&self, proof: &Proof, message: Bytes) -> Result<Bytes, Refused> {
-        let knock: Knock = decode(&message).ok_or(Refused::Protocol)?;
+        let knock: Knock = decode(&message, KNOCK_MAX).ok_or(Refused::Protocol)?;
         if !self.token.is_right("stranger", &proof.binding, &knock.code) {
             return Err(Refused::Token);
         }
@@ -423,7 +409,7 @@ async fn ask(token: &Token, address: SocketAddr, says: Says, within: Duration) -
     let mut knocking = tokio::time::timeout(within, Knocking::at(address)).await.map_err(|_| "no answer in time")??;
     let knock = Knock { code: token.code("stranger", &knocking.binding), says };
     let answer = knocking.ask(encode(&knock), within).await?;
-    let answered: Answered = decode(&answer).ok_or("the answer is none")?;
+    let answered: Answered = decode(&answer, KNOCK_MAX).ok_or("the answer is none")?;
     if !token.is_right("door", &knocking.binding, &answered.code) {
         return Err("it does not know this cluster's token".into());
     }

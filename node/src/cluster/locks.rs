@@ -23,7 +23,8 @@ use forebay_proto::nfs4::{ClientId, Status};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    control::{Answerer, Control, Topic},
+    control::{Answerer, Control, MESSAGE_MAX, Topic},
+    form::{decode, encode},
     life::Cluster,
 };
 use crate::{
@@ -37,9 +38,6 @@ use crate::{
 
 /// How long another node may take: it may have to catch up with the plane.
 const ASK: Duration = Duration::from_secs(3);
-/// The form of messages.
-const VERSION: u8 = 1;
-
 /// What nodes ask each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Question {
@@ -75,7 +73,7 @@ impl std::fmt::Debug for SharedLocks {
 
 /// What the plane calls a file: the same on every node, since file systems' indices are the plane's.
 fn key(file: TableKey) -> FileKey {
-    FileKey::from_u128(file.0 & (u128::MAX >> 32)).expect("96 bits are a key")
+    FileKey::of_digest(file.0)
 }
 
 fn owner(owner: &LockOwner) -> Owner {
@@ -252,8 +250,7 @@ impl SharedLocks {
     }
 
     async fn ask(&self, node: NodeId, question: &Question) -> Option<u64> {
-        let message = postcard::to_extend(question, vec![VERSION]).ok()?;
-        let answer = self.control.call(node, Topic::State, message.into(), ASK).await.ok()?;
+        let answer = self.control.call(node, Topic::State, encode(question), ASK).await.ok()?;
         answer[..].try_into().ok().map(u64::from_be_bytes)
     }
 }
@@ -273,14 +270,7 @@ struct Answers {
 #[async_trait]
 impl Answerer for Answers {
     async fn answer(&self, _from: NodeId, message: Bytes) -> Option<Bytes> {
-        let (&version, rest) = message.split_first()?;
-        if version != VERSION {
-            return None;
-        }
-        let (question, left) = postcard::take_from_bytes::<Question>(rest).ok()?;
-        if !left.is_empty() {
-            return None;
-        }
+        let question: Question = decode(&message, MESSAGE_MAX)?;
         let server = self.server.upgrade()?;
         let answer: u64 = match question {
             Question::Expire { clientid } => u64::from(server.expire_if_over(ClientId(clientid)).await),

@@ -4,6 +4,7 @@
 
 pub mod control;
 pub mod enter;
+pub mod form;
 pub mod life;
 pub mod locks;
 pub mod peers;

@@ -6,7 +6,6 @@
 
 use std::{
     collections::HashMap,
-    error::Error,
     io,
     net::SocketAddr,
     pin::Pin,
@@ -18,7 +17,10 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use forebay_meta::{
-    raft::{Endpoint, transport::Grpc},
+    raft::{
+        Endpoint,
+        transport::{Grpc, is_unconnected},
+    },
     state::NodeId,
 };
 use futures_util::stream;
@@ -473,12 +475,8 @@ impl Control for Calling {
 /// What a failed call tells about whether it arrived.
 fn call_error(status: &Status) -> CallError {
     let why = format!("{:?}: {}", status.code(), status.message());
-    let mut source = status.source();
-    while let Some(error) = source {
-        if error.is::<tonic::ConnectError>() {
-            return CallError::NotSent(why);
-        }
-        source = error.source();
+    if is_unconnected(status) {
+        return CallError::NotSent(why);
     }
     match status.code() {
         Code::FailedPrecondition | Code::PermissionDenied => CallError::NotSent(why),

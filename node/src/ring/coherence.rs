@@ -6,7 +6,7 @@
 //! Invariants:
 //! * A change is answered only after its object's owner, whoever that is then, has seen to it that nobody believes the state before.
 //! * No lock is held while another node is asked.
-//! * A change of another node that is not heard of any more is taken for done with an unknown outcome, after [`HOLD_MAX`] or when the
+//! * A change of another node that is not heard of any more is taken for done with an unknown outcome, after [`super::holds::HOLD_MAX`] or when the
 //!   plane says that the node is lost; its own end then touches the object once more.
 
 use std::{
@@ -24,9 +24,10 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Ask, DRIFT_MS, Grant, HEARTBEAT_MS, Heartbeat, Holder, MutationId, Owner, Refusal, Ring,
-    groups::{Entered, Groups, HoldId, Wish},
-    messages::{Answer, Message, Question},
+    Ask, DRIFT_MS, Grant, HEARTBEAT_MS, Heartbeat, Holder, Owner, Ring,
+    groups::Groups,
+    holds::{HOLD_MAX, Held},
+    messages::{Answer, Message, Named, Question},
 };
 use crate::{
     cluster::{
@@ -38,20 +39,14 @@ use crate::{
 
 /// How often leases and settling are looked at.
 const TICK: Duration = Duration::from_millis(100);
-/// For how long a change waits to begin before the client is told to come again.
-const HOLD_WAIT: Duration = Duration::from_secs(8);
-/// How long another node's change may take before it counts as over.
-pub const HOLD_MAX: Duration = Duration::from_secs(10);
 /// Between tries where another node is not ready.
-const PAUSE: Duration = Duration::from_millis(30);
+pub(super) const PAUSE: Duration = Duration::from_millis(30);
 /// For how long an owner may be asked: it may have to ask the source.
 const QUESTION: Duration = Duration::from_secs(8);
 /// For how long anything is asked that needs no source.
-const SHORT: Duration = Duration::from_millis(900);
+pub(super) const SHORT: Duration = Duration::from_millis(900);
 /// Rings that are remembered.
 const RINGS: usize = 4;
-/// Changes of other nodes under way at most.
-const HOLDS_MAX: usize = 64 << 10;
 
 /// What is cached of one export's files.
 #[async_trait]
@@ -65,8 +60,8 @@ pub trait Subject: Send + Sync {
     /// That change is over.
     fn change_ends(&self, object: &ObjectId, began: Option<u64>, after: Option<&FileAttributes>);
 
-    /// What names in a directory stand for, as far as is known: an object, or nothing.
-    fn names(&self, dir: &ObjectId, names: &[Bytes]) -> Vec<Option<Option<ObjectId>>>;
+    /// What names in a directory stand for.
+    fn names(&self, dir: &ObjectId, names: &[Bytes]) -> Vec<Named>;
 
     /// Answers a question about files of which this node is the owner.
     async fn answer(self: Arc<Self>, from: NodeId, epoch: u64, question: Question) -> Answer;
@@ -90,62 +85,32 @@ struct Past {
     settled: Option<Instant>,
 }
 
-/// A change of another node.
-struct Held {
-    by: NodeId,
-    key: FileKey,
-    export: String,
-    object: ObjectId,
-    began: Option<u64>,
-    since: Instant,
-}
-
-struct Inner {
-    owner: Owner,
-    holder: Holder,
-    groups: Groups,
+pub(super) struct Inner {
+    pub(super) owner: Owner,
+    pub(super) holder: Holder,
+    pub(super) groups: Groups,
     rings: VecDeque<Past>,
+    /// The ring before the present one: whom to ask for what has moved.
+    former: Option<Arc<Placement>>,
     view: Option<Arc<View>>,
-    held: HashMap<u64, Held>,
+    pub(super) held: HashMap<u64, Held>,
 }
 
 /// One node's part in coherence.
 pub struct Coherence {
-    me: NodeId,
+    pub(super) me: NodeId,
     control: Arc<dyn Control>,
     began: Instant,
-    inner: Mutex<Inner>,
-    changed: Notify,
+    pub(super) inner: Mutex<Inner>,
+    pub(super) changed: Notify,
     subjects: RwLock<HashMap<String, Weak<dyn Subject>>>,
-    stop: CancellationToken,
+    pub(super) stop: CancellationToken,
 }
 
 impl std::fmt::Debug for Coherence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Coherence").field("me", &self.me).finish_non_exhaustive()
     }
-}
-
-/// A change that may be made: nobody believes the state before. Dropped, it is let go of in the background with an unknown outcome.
-#[derive(Debug)]
-pub struct Hold {
-    coherence: Arc<Coherence>,
-    export: String,
-    object: ObjectId,
-    key: FileKey,
-    place: Option<HeldAt>,
-    /// The subject is to be told of the end.
-    told: Option<Option<u64>>,
-    /// Nobody waits for its end any more.
-    is_abandoned: bool,
-    /// What the names stand for, as far as the owner knows.
-    pub names: Vec<Option<Option<ObjectId>>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum HeldAt {
-    Here(HoldId),
-    There(NodeId, u64),
 }
 
 /// A question to an owner that is under way.
@@ -183,6 +148,7 @@ impl Coherence {
             holder: Holder::new(me, first),
             groups: Groups::default(),
             rings: VecDeque::new(),
+            former: None,
             view: None,
             held: HashMap::new(),
         };
@@ -208,7 +174,7 @@ impl Coherence {
     }
 
     /// Milliseconds of this process.
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.at(Instant::now())
     }
 
@@ -216,7 +182,7 @@ impl Coherence {
         u64::try_from(instant.saturating_duration_since(self.began).as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn subject(&self, export: &str) -> Option<Arc<dyn Subject>> {
+    pub(super) fn subject(&self, export: &str) -> Option<Arc<dyn Subject>> {
         self.subjects.read().get(export)?.upgrade()
     }
 
@@ -258,10 +224,7 @@ impl Coherence {
             let state = view.nodes.get(node).map(|record| record.state);
             matches!(state, Some(NodeState::Serving | NodeState::Draining))
         };
-        let (_, members) = (view.previous.epoch, members_of(&view.previous.members));
-        let ring = inner.rings.iter().rev().nth(1).map(|past| past.ring.clone());
-        let ring = ring.or_else(|| Placement::new(RingEpoch(view.previous.epoch), &members).ok().map(Arc::new))?;
-        let node = ring.stripe_owner(key, Stripe::of(offset));
+        let node = inner.former.as_ref()?.stripe_owner(key, Stripe::of(offset));
         Some(node).filter(|node| *node != self.me).filter(is_there)
     }
 
@@ -303,7 +266,7 @@ impl Coherence {
         self.call(to, &message, QUESTION).await
     }
 
-    async fn call(&self, to: NodeId, message: &Message, within: Duration) -> Result<Answer, CallError> {
+    pub(super) async fn call(&self, to: NodeId, message: &Message, within: Duration) -> Result<Answer, CallError> {
         let answer = self.control.call(to, Topic::Files, message.encode(), within).await?;
         Answer::decode(&answer).ok_or_else(|| CallError::Unknown("the answer is none".into()))
     }
@@ -311,213 +274,6 @@ impl Coherence {
     /// Waits a moment for whatever may have changed.
     pub async fn wait_a_little(&self) {
         let _ = tokio::time::timeout(PAUSE, self.changed.notified()).await;
-    }
-
-    /// Begins a change of an object: returns when nobody believes the state before. `is_own`: the subject knows of it already.
-    ///
-    /// # Errors
-    /// The owner is not there, or not ready; nothing was done.
-    pub async fn hold(
-        self: &Arc<Self>,
-        export: &str,
-        (object, key): (&ObjectId, FileKey),
-        names: Vec<Bytes>,
-        is_own: bool,
-    ) -> Result<Hold, SourceError> {
-        let number = self.inner.lock().holder.change_begins(key);
-        let mut hold = Hold {
-            coherence: self.clone(),
-            export: export.to_owned(),
-            object: *object,
-            key,
-            place: None,
-            told: None,
-            is_abandoned: false,
-            names: Vec::new(),
-        };
-        let deadline = Instant::now() + HOLD_WAIT;
-        while Instant::now() < deadline && !self.stop.is_cancelled() {
-            if self.try_hold(&mut hold, &names, number, is_own, deadline).await {
-                return Ok(hold);
-            }
-            self.wait_a_little().await;
-        }
-        Err(SourceError::Unavailable)
-    }
-
-    async fn try_hold(&self, hold: &mut Hold, names: &[Bytes], number: u64, is_own: bool, until: Instant) -> bool {
-        match self.route(hold.key) {
-            Route::Mine => {
-                let wish = Wish { by: self.me, epoch: self.epoch(), key: hold.key, number, names: names.to_vec() };
-                let Ok(id) = self.enter(wish, until).await else { return false };
-                hold.place = Some(HeldAt::Here(id));
-                if let Some(subject) = self.subject(&hold.export) {
-                    hold.names = subject.names(&hold.object, names);
-                    if !is_own {
-                        hold.told = Some(subject.change_begins(&hold.object));
-                    }
-                }
-                true
-            }
-            Route::At(node) => {
-                let question = Question::Hold { object: hold.object, number, names: names.to_vec() };
-                match self.question(node, &hold.export, question).await {
-                    Ok(Answer::Held { hold: id, names }) => {
-                        hold.place = Some(HeldAt::There(node, id));
-                        hold.names = names;
-                        true
-                    }
-                    _ => false,
-                }
-            }
-            Route::Nobody => false,
-        }
-    }
-
-    /// A change of an object of this node's begins, as soon as nobody believes the state before.
-    async fn enter(&self, wish: Wish, until: Instant) -> Result<HoldId, Refusal> {
-        let key = wish.key;
-        let (id, recall) = loop {
-            let changed = self.changed.notified();
-            let now = self.now();
-            let entered = {
-                let mut inner = self.inner.lock();
-                let Inner { owner, groups, .. } = &mut *inner;
-                groups.enter(owner, &wish, now)
-            };
-            match entered {
-                Entered::Member(id, recall) => break (id, recall),
-                Entered::Refused(refusal) => return Err(refusal),
-                Entered::Wait if Instant::now() >= until => return Err(Refusal::Busy),
-                Entered::Wait => drop(tokio::time::timeout(PAUSE, changed).await),
-            }
-        };
-        // Whoever stops waiting leaves.
-        let guard = Leaving { coherence: self, key, id, armed: true };
-        if let Some((mutation, nodes)) = recall {
-            self.recall(key, mutation, nodes).await;
-        }
-        loop {
-            let changed = self.changed.notified();
-            let now = self.now();
-            let may = {
-                let inner = self.inner.lock();
-                inner.groups.may_proceed(&inner.owner, key, now)
-            };
-            match may {
-                Some(true) => {
-                    guard.disarm();
-                    return Ok(id);
-                }
-                Some(false) => return Err(Refusal::NotOwner),
-                None if Instant::now() >= until => return Err(Refusal::Busy),
-                None => drop(tokio::time::timeout(PAUSE, changed).await),
-            }
-        }
-    }
-
-    /// Takes a file back from those who believe it, until they have forgotten it or their pair lease is over.
-    async fn recall(&self, key: FileKey, mutation: MutationId, nodes: Vec<NodeId>) {
-        let all = nodes.into_iter().map(|node| async move {
-            while self.inner.lock().owner.waits_for(mutation, node) {
-                let answer = self.call(node, &Message::Recall { file: key }, SHORT).await;
-                if answer == Ok(Answer::Done) {
-                    let mut inner = self.inner.lock();
-                    if inner.owner.acknowledged(mutation, node) {
-                        inner.groups.ready(mutation);
-                    }
-                    drop(inner);
-                    self.changed.notify_waiters();
-                } else {
-                    self.wait_a_little().await;
-                }
-            }
-        });
-        futures_util::future::join_all(all).await;
-    }
-
-    /// A change of this node, as a member of its group, is over. Whether the node has owned the object all along.
-    fn leave(&self, key: FileKey, id: HoldId) -> bool {
-        let now = self.now();
-        let good = {
-            let mut inner = self.inner.lock();
-            let Inner { owner, groups, .. } = &mut *inner;
-            groups.leave(owner, key, id, now)
-        };
-        self.changed.notify_waiters();
-        good
-    }
-
-    /// Another node's change of one of our objects begins.
-    async fn hold_for(&self, from: NodeId, epoch: u64, export: &str, wish: (ObjectId, u64, Vec<Bytes>)) -> Answer {
-        let (object, number, names) = wish;
-        let Some(subject) = self.subject(export) else { return Answer::Failed(SourceError::BadHandle) };
-        if self.inner.lock().held.len() >= HOLDS_MAX {
-            return Answer::Refused(Refusal::Busy);
-        }
-        let key = subject.key(&object);
-        self.inner.lock().owner.forgot(from, key, number);
-        let wish = Wish { by: from, epoch, key, number, names: names.clone() };
-        let id = match self.enter(wish, Instant::now() + HOLD_WAIT / 2).await {
-            Ok(id) => id,
-            Err(refusal) => return Answer::Refused(refusal),
-        };
-        let names = subject.names(&object, &names);
-        let began = subject.change_begins(&object);
-        let held = Held { by: from, key, export: export.to_owned(), object, began, since: Instant::now() };
-        self.inner.lock().held.insert(id.0, held);
-        Answer::Held { hold: id.0, names }
-    }
-
-    /// And is over.
-    fn let_go_for(&self, from: Option<NodeId>, id: u64, after: Option<&FileAttributes>) -> bool {
-        let held = {
-            let mut inner = self.inner.lock();
-            if from.is_some_and(|from| inner.held.get(&id).is_some_and(|held| held.by != from)) {
-                return false;
-            }
-            inner.held.remove(&id)
-        };
-        let Some(held) = held else { return false };
-        // Before anybody may be told anything again.
-        if let Some(subject) = self.subject(&held.export) {
-            subject.change_ends(&held.object, held.began, after);
-        }
-        self.leave(held.key, HoldId(id))
-    }
-
-    /// A change is over; returns when it may be answered.
-    pub async fn let_go(mut hold: Hold, after: Option<&FileAttributes>) {
-        let coherence = hold.coherence.clone();
-        let mut good = coherence.let_go_once(&mut hold, after).await;
-        // Somebody else owned the object meanwhile, or may have: whoever owns it now is to see that it changed.
-        while !good && !coherence.stop.is_cancelled() {
-            let number = coherence.inner.lock().holder.change_begins(hold.key);
-            let until = Instant::now() + HOLD_WAIT;
-            let held = coherence.try_hold(&mut hold, &[], number, false, until).await;
-            coherence.inner.lock().holder.change_ends(hold.key);
-            good = held && coherence.let_go_once(&mut hold, None).await;
-            if !good {
-                coherence.wait_a_little().await;
-            }
-        }
-    }
-
-    async fn let_go_once(&self, hold: &mut Hold, after: Option<&FileAttributes>) -> bool {
-        if let Some(began) = hold.told.take()
-            && let Some(subject) = self.subject(&hold.export)
-        {
-            subject.change_ends(&hold.object, began, after);
-        }
-        match hold.place.take() {
-            Some(HeldAt::Here(id)) => self.leave(hold.key, id),
-            Some(HeldAt::There(node, id)) => {
-                let after = after.cloned().map(Box::new);
-                let question = Question::LetGo { hold: id, object: hold.object, after };
-                matches!(self.question(node, &hold.export, question).await, Ok(Answer::LetGo(true)))
-            }
-            None => false,
-        }
     }
 
     /// Answers another node.
@@ -714,6 +470,10 @@ impl Inner {
         if view.ring.epoch > self.owner.epoch() + 1 {
             self.rings.clear();
         }
+        self.former = self.rings.back().map(|past| past.ring.clone()).or_else(|| {
+            let members = members_of(&view.previous.members);
+            Placement::new(RingEpoch(view.previous.epoch), &members).ok().map(Arc::new)
+        });
         let is_there = |state: NodeState| state != NodeState::Lost;
         let former =
             view.nodes.iter().filter(|(node, record)| **node != me && record.epoch > 0 && is_there(record.state));
@@ -738,59 +498,6 @@ impl Inner {
 fn members_of(members: &[(NodeId, u32)]) -> Vec<(NodeId, Weight)> {
     let weight = |units: u32| Weight::new(units.clamp(Weight::MIN.units(), Weight::MAX.units()));
     members.iter().map(|(node, units)| (*node, weight(*units).unwrap_or(Weight::STANDARD))).collect()
-}
-
-/// Leaves a group unless it is told not to.
-struct Leaving<'a> {
-    coherence: &'a Coherence,
-    key: FileKey,
-    id: HoldId,
-    armed: bool,
-}
-
-impl Leaving<'_> {
-    fn disarm(mut self) {
-        self.armed = false;
-    }
-}
-
-impl Drop for Leaving<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            self.coherence.leave(self.key, self.id);
-        }
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let is_over = self.place.is_none() && self.told.is_none();
-        if is_over || self.is_abandoned || self.coherence.stop.is_cancelled() {
-            if let (Some(began), Some(subject)) = (self.told, self.coherence.subject(&self.export)) {
-                subject.change_ends(&self.object, began, None);
-            }
-            if let Some(HeldAt::Here(id)) = self.place {
-                self.coherence.leave(self.key, id);
-            }
-            self.coherence.inner.lock().holder.change_ends(self.key);
-            return;
-        }
-        // Its future was dropped: what it did is not known.
-        let rest = Hold {
-            coherence: self.coherence.clone(),
-            export: std::mem::take(&mut self.export),
-            object: self.object,
-            key: self.key,
-            place: self.place.take(),
-            told: self.told.take(),
-            is_abandoned: true,
-            names: Vec::new(),
-        };
-        // The change goes on as the other's: nothing may be believed in between, so it is not ended here.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(Coherence::let_go(rest, None));
-        }
-    }
 }
 
 /// Answers other nodes about files.

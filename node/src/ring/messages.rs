@@ -1,21 +1,25 @@
 //! What nodes say to each other about files.
 //!
-//! Owns: the messages' form (postcard under a version byte) and their bounds. Never does: act on them.
+//! Owns: the messages' form ([`crate::cluster::form`]) and their bounds. Never does: act on them.
 //! Invariant: bytes from a peer decode or are refused; nothing in a message is longer than [`MESSAGE_MAX`] allows, places and names
 //! have bounds of their own.
 
 use bytes::Bytes;
 use forebay_meta::state::FileKey;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 use super::owner::{HeartbeatReply, Refusal};
 use crate::{
-    cluster::control::MESSAGE_MAX,
-    source::{AccessMask, Credentials, FileAttributes, ObjectId, SourceError},
+    cluster::{
+        control::MESSAGE_MAX,
+        form::{decode, encode},
+    },
+    source::{
+        AccessMask, Credentials, FileAttributes, ObjectId, SourceError,
+        remote::{Place, Want},
+    },
 };
 
-/// The form. A node that does not know it refuses.
-const VERSION: u8 = 1;
 /// Places in one question: more than any source takes in one round trip.
 pub const PLACES_MAX: usize = 1_024;
 /// Names that one change touches in one directory.
@@ -62,9 +66,9 @@ pub enum Question {
         /// On whose behalf.
         user: Credentials,
         /// Where, with the numbers of the questions.
-        places: Vec<(Spot, u64)>,
+        places: Vec<(Place, u64)>,
         /// What to bring along.
-        want: Wanted,
+        want: Want,
     },
     /// Entries of a directory.
     List {
@@ -114,24 +118,15 @@ pub enum Question {
     },
 }
 
-/// Where to look.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Spot {
-    /// By handle.
-    Object(ObjectId),
-    /// By name in a directory.
-    Name(ObjectId, Bytes),
-}
-
-/// What to bring along, and how fresh it must be.
+/// What a name in a directory stands for, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
-    /// What the user may do.
-    pub access: bool,
-    /// Data of a file that is no larger.
-    pub read: u32,
-    /// As fresh as an OPEN needs it.
-    pub open: bool,
+pub enum Named {
+    /// It is not known.
+    Unknown,
+    /// There is no such name.
+    Missing,
+    /// This.
+    Object(ObjectId),
 }
 
 /// What is answered.
@@ -155,8 +150,8 @@ pub enum Answer {
     Held {
         /// What the hold is called.
         hold: u64,
-        /// What the names stand for, as far as is known: an object, or nothing.
-        names: Vec<Option<Option<ObjectId>>>,
+        /// What the names stand for.
+        names: Vec<Named>,
     },
     /// To [`Question::LetGo`]: whether the node has owned the file all along.
     LetGo(bool),
@@ -177,6 +172,13 @@ pub struct Sight {
     pub age_ms: u32,
     /// With which pair lease it may be believed. `None`: use it once.
     pub incarnation: Option<u64>,
+}
+
+impl Sight {
+    /// How something looked, to be used once.
+    pub fn once(attributes: FileAttributes) -> Self {
+        Self { attributes, content: 0, settled: false, age_ms: 0, incarnation: None }
+    }
 }
 
 /// What is at a place.
@@ -237,18 +239,18 @@ impl Message {
 
     /// What [`Message::encode`] made; `None` if it is none, or out of bounds.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
-        decode(bytes).filter(Message::is_in_bounds)
+        decode(bytes, MESSAGE_MAX).filter(Message::is_in_bounds)
     }
 
     fn is_in_bounds(&self) -> bool {
         let name = |name: &Bytes| name.len() <= NAME_MAX && !name.is_empty();
-        let spot = |(spot, _): &(Spot, u64)| match spot {
-            Spot::Object(_) => true,
-            Spot::Name(_, of) => name(of),
+        let place = |(place, _): &(Place, u64)| match place {
+            Place::Object(_) => true,
+            Place::Name(_, of) => name(of),
         };
         match self {
             Message::Of { question, .. } => match &**question {
-                Question::Look { places, .. } => places.len() <= PLACES_MAX && places.iter().all(spot),
+                Question::Look { places, .. } => places.len() <= PLACES_MAX && places.iter().all(place),
                 Question::Hold { names, .. } => names.len() <= NAMES_MAX && names.iter().all(name),
                 _ => true,
             },
@@ -265,23 +267,7 @@ impl Answer {
 
     /// What [`Answer::encode`] made; `None` if it is none.
     pub fn decode(bytes: &[u8]) -> Option<Answer> {
-        decode(bytes)
-    }
-}
-
-fn encode(value: &impl Serialize) -> Bytes {
-    let bytes = postcard::to_extend(value, vec![VERSION]);
-    bytes.expect("our own types have a binary form, and memory grows").into()
-}
-
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    let (&version, value) = bytes.split_first()?;
-    if version != VERSION || bytes.len() > MESSAGE_MAX {
-        return None;
-    }
-    match postcard::take_from_bytes(value) {
-        Ok((value, [])) => Some(value),
-        _ => None,
+        decode(bytes, MESSAGE_MAX)
     }
 }
 
@@ -323,7 +309,7 @@ mod tests {
         #[test]
         fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..512)) {
             let mut bytes = bytes;
-            bytes.insert(0, VERSION);
+            bytes.insert(0, 1);
             let _ = (Message::decode(&bytes), Answer::decode(&bytes));
         }
     }

@@ -14,6 +14,7 @@
 pub mod coherence;
 mod groups;
 mod holder;
+pub mod holds;
 pub mod messages;
 mod owner;
 #[cfg(test)]

@@ -92,8 +92,8 @@ impl Network {
     }
 
     /// The chunks that other nodes are given.
-    pub fn chunks(&self, coherence: &Arc<Coherence>) -> Option<Arc<SharedChunks>> {
-        let chunks = Arc::new(SharedChunks::new(self.cache.clone()?, coherence.clone()));
+    pub fn chunks(&self) -> Option<Arc<SharedChunks>> {
+        let chunks = Arc::new(SharedChunks::new(self.cache.clone()?));
         self.sources.iter().for_each(|source| chunks.add(&source.cached));
         Some(chunks)
     }

@@ -14,6 +14,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::{
     AccessMask, Credentials, FileAttributes, NewObject, ObjectId, SeekWhat, SetAttributes, SourceError,
@@ -39,7 +40,7 @@ pub struct OnBehalf {
 }
 
 /// An object, or a name that may stand for one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// By handle.
     Object(ObjectId),
@@ -48,7 +49,7 @@ pub enum Place {
 }
 
 /// What to bring along in the same round trip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Want {
     /// What the user may do (ACCESS).
     pub access: bool,

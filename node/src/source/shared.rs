@@ -11,6 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use forebay_meta::state::{FileKey, NodeId};
 
 use super::{
     FileAttributes, NewObject, ObjectId, SeekWhat, SetAttributes, SourceError, SpaceAttributes, XattrSet,
@@ -20,8 +21,9 @@ use super::{
     },
 };
 use crate::ring::{
-    coherence::{Asking, Coherence, Hold, Route, Subject},
-    messages::{Answer, Found, Glance, PLACES_MAX, Question, Sight, Spot, Wanted},
+    coherence::{Asking, Coherence, Route, Subject},
+    holds::Hold,
+    messages::{Answer, Found, Glance, Named, PLACES_MAX, Question, Sight},
 };
 
 type Result<T, E = SourceError> = std::result::Result<T, E>;
@@ -54,7 +56,7 @@ struct Told {
     settled: bool,
     age: Duration,
     asking: Arc<Asking>,
-    from: forebay_meta::state::NodeId,
+    from: NodeId,
     incarnation: u64,
 }
 
@@ -99,7 +101,7 @@ impl SharedSource {
         &self.coherence
     }
 
-    fn key(&self, object: &ObjectId) -> Result<forebay_meta::state::FileKey> {
+    fn key(&self, object: &ObjectId) -> Result<FileKey> {
         let subject = self.subject.get().and_then(std::sync::Weak::upgrade);
         subject.map(|subject| subject.key(object)).ok_or(SourceError::Unavailable)
     }
@@ -108,7 +110,7 @@ impl SharedSource {
     async fn ask_owner(
         &self,
         by: &OnBehalf,
-        node: forebay_meta::state::NodeId,
+        node: NodeId,
         places: &[(usize, &Place)],
         want: Want,
     ) -> Result<Vec<(usize, Result<Seen>)>, bool> {
@@ -116,20 +118,15 @@ impl SharedSource {
         for (at, place) in places {
             let (Place::Object(id) | Place::Name(id, _)) = place;
             let asking = self.key(id).ok().and_then(|key| self.coherence.ask(key)).ok_or(false)?;
-            let spot = match place {
-                Place::Object(id) => Spot::Object(*id),
-                Place::Name(dir, name) => Spot::Name(*dir, name.clone()),
-            };
-            asked.push((*at, spot, Arc::new(asking)));
+            asked.push((*at, (*place).clone(), Arc::new(asking)));
         }
-        let places = asked.iter().map(|(_, spot, asking)| (spot.clone(), asking.number)).collect();
-        let want = Wanted { access: want.access, read: want.read, open: want.open };
+        let places = asked.iter().map(|(_, place, asking)| (place.clone(), asking.number)).collect();
         let question = Question::Look { user: by.user.clone(), places, want };
         match self.coherence.question(node, &self.export, question).await {
             Ok(Answer::Seen(seen)) if seen.len() == asked.len() => {
                 let all = asked.into_iter().zip(seen);
-                let told = |((at, spot, asking), seen): ((usize, Spot, Arc<Asking>), Result<Glance>)| {
-                    (at, seen.map(|seen| told(node, &spot, asking, seen)))
+                let told = |((at, place, asking), seen): ((usize, Place, Arc<Asking>), Result<Glance>)| {
+                    (at, seen.map(|seen| told(node, &place, asking, seen)))
                 };
                 Ok(all.map(told).collect())
             }
@@ -166,18 +163,15 @@ impl SharedSource {
         by: &OnBehalf,
         dir: &ObjectId,
         name: &[u8],
-        known: Option<Option<Option<ObjectId>>>,
+        known: Option<Named>,
     ) -> Result<Option<Hold>> {
-        let object = match known.flatten() {
-            Some(known) => known,
-            None => {
+        let object = match known {
+            Some(Named::Object(known)) => Some(known),
+            Some(Named::Missing) => None,
+            Some(Named::Unknown) | None => {
                 let place = Place::Name(*dir, Bytes::copy_from_slice(name));
-                match self.direct.look(by, &place, Want::default()).await?.object {
-                    Ok(seen) => Some(seen.id),
-                    Err(SourceError::Errno(libc::ENOENT)) => None,
-                    // The change itself meets the error.
-                    Err(_) => None,
-                }
+                // Of what is not there, or cannot be told, the change itself meets the error.
+                self.direct.look(by, &place, Want::default()).await?.object.ok().map(|seen| seen.id)
             }
         };
         match object {
@@ -219,18 +213,18 @@ async fn let_go_of_all(holds: impl IntoIterator<Item = Hold>) {
 }
 
 /// What an owner's answer comes to here.
-fn told(node: forebay_meta::state::NodeId, spot: &Spot, asking: Arc<Asking>, seen: Glance) -> Seen {
+fn told(node: NodeId, place: &Place, asking: Arc<Asking>, seen: Glance) -> Seen {
     let Glance { directory, object } = seen;
-    let (of_directory, of_object) = match spot {
-        Spot::Object(_) => (None, Some(asking)),
-        Spot::Name(..) => (Some(asking), None),
+    let (of_directory, of_object) = match place {
+        Place::Object(_) => (None, Some(asking)),
+        Place::Name(..) => (Some(asking), None),
     };
     let directory_word = directory.as_ref().map(|sight| word(node, sight, of_directory)).unwrap_or_default();
     let object = object.map(|found| seen_object(node, found, of_object));
     Seen { directory: directory.map(|sight| sight.attributes), directory_word, object }
 }
 
-fn seen_object(node: forebay_meta::state::NodeId, found: Found, asking: Option<Arc<Asking>>) -> SeenObject {
+fn seen_object(node: NodeId, found: Found, asking: Option<Arc<Asking>>) -> SeenObject {
     let Found { id, sight, hearsay, access, data } = found;
     let word = if hearsay { Word::Hearsay } else { word(node, &sight, asking) };
     let size = sight.attributes.size;
@@ -238,7 +232,7 @@ fn seen_object(node: forebay_meta::state::NodeId, found: Found, asking: Option<A
     SeenObject { id, attributes: sight.attributes, access, data, word }
 }
 
-fn word(from: forebay_meta::state::NodeId, sight: &Sight, asking: Option<Arc<Asking>>) -> Word {
+fn word(from: NodeId, sight: &Sight, asking: Option<Arc<Asking>>) -> Word {
     match (sight.incarnation, asking) {
         (Some(incarnation), Some(asking)) => {
             let age = Duration::from_millis(u64::from(sight.age_ms));
@@ -272,7 +266,7 @@ impl RemoteSource for SharedSource {
     }
 
     async fn look_many(&self, by: &OnBehalf, places: &[Place], want: Want) -> Result<Vec<Result<Seen>>> {
-        let mut by_owner: std::collections::BTreeMap<Option<forebay_meta::state::NodeId>, Vec<(usize, &Place)>> =
+        let mut by_owner: std::collections::BTreeMap<Option<NodeId>, Vec<(usize, &Place)>> =
             std::collections::BTreeMap::new();
         for (at, place) in places.iter().enumerate() {
             let (Place::Object(id) | Place::Name(id, _)) = place;

@@ -271,7 +271,7 @@ impl Cluster {
         let sharing = Sharing::new(source, wire);
         let cached =
             CachedSource::shared(("/x", "test://x"), sharing, cache.clone(), options, id.0 << 32 | u64::from(epoch));
-        let chunks = Arc::new(SharedChunks::new(cache, coherence.clone()));
+        let chunks = Arc::new(SharedChunks::new(cache));
         chunks.add(&cached);
         self.net.answerers.lock().unwrap().insert(id, Arc::new(Answers(coherence.clone())));
         self.net.chunks.lock().unwrap().insert(id, chunks);

@@ -48,6 +48,12 @@ impl FileKey {
         (u128::from(self.fsid) << 64) | u128::from(self.fileid)
     }
 
+    /// The name that 96 bits of a digest make.
+    pub fn of_digest(digest: u128) -> Self {
+        let low = digest & (u128::MAX >> 32);
+        Self::from_u128(low).expect("96 bits are a name")
+    }
+
     /// The inverse of [`FileKey::to_u128`], if the number is such a name.
     pub fn from_u128(number: u128) -> Option<Self> {
         let fsid = u32::try_from(number >> 64).ok()?;
@@ -142,6 +148,7 @@ mod tests {
             assert_eq!(FileKey::from_u128(key.to_u128()), Some(key));
         }
         assert_eq!(FileKey::from_u128(1 << 96), None);
+        assert_eq!(FileKey::of_digest((5 << 96) | 7), FileKey { fsid: 0, fileid: 7 });
         assert_eq!(Version::from_content(u64::MAX).content(), Some(u64::MAX));
         assert_eq!(Version([1; 16]).content(), None);
     }

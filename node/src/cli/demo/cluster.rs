@@ -3,15 +3,14 @@
 use std::{
     net::SocketAddr,
     path::Path,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Arguments, SETTLE, driver::Driver, nodes::Process, wire};
-use crate::{admin::Status, config::units};
+use super::{Arguments, LOOPBACK, driver::Driver, nodes::Process};
+use crate::admin::Status;
 
 /// Clients, over all nodes.
 const CLIENTS: usize = 30;
@@ -22,15 +21,7 @@ const SETTLED: Duration = Duration::from_secs(4);
 
 /// Runs it.
 pub(super) async fn show(arguments: &Arguments, tree: &Path, place: &Path) -> anyhow::Result<()> {
-    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    let export = format!("/demo=file://{},no_root_squash", tree.display().to_string().replace(',', "%2C"));
-    let source = Process::start(loopback, &place.join("source"), &["--export".into(), export])?;
-    println!("  {:<22} {} serves {}", "source", source.nfs, tree.display());
-    let slowness = wire::Slowness { delay: arguments.source_delay, rate: arguments.source_rate.max(1) };
-    let wire = wire::start(source.nfs, slowness).await?;
-    let rate = units::show_size(slowness.rate);
-    println!("  {:<22} {:?} each way, {rate}/s on each of four connections", "wire to the source", slowness.delay);
-    tokio::time::sleep(SETTLE).await;
+    let (_source, wire) = super::start_source(arguments, tree, place).await?;
     let nodes = start_nodes(arguments, place, wire)?;
     let address = balance(arguments.listen, nodes.iter().map(|node| node.nfs).collect()).await?;
     println!("  {:<22} {address}, spreads connections over the nodes", "balancer");
@@ -42,7 +33,7 @@ pub(super) async fn show(arguments: &Arguments, tree: &Path, place: &Path) -> an
     let gone = nodes.pop().context("there are nodes")?;
     println!("\n  node {} is killed with -9", gone.nfs);
     drop(gone);
-    let address = balance(loopback, nodes.iter().map(|node| node.nfs).collect()).await?;
+    let address = balance(LOOPBACK, nodes.iter().map(|node| node.nfs).collect()).await?;
     wait_for_ring(&nodes, nodes.len())?;
     pass(
         "without it: the others go on, and ask the source for what it had alone",
@@ -144,12 +135,9 @@ async fn pass(
     let before: Vec<_> = nodes.iter().map(Process::served).collect::<anyhow::Result<_>>()?;
     let begun = Instant::now();
     let megabytes = u64::from(arguments.megabytes);
-    let turns = Arc::new(tokio::sync::Semaphore::new(CLIENTS));
     let mut clients = tokio::task::JoinSet::new();
     for client in 0..CLIENTS {
-        let turns = turns.clone();
         clients.spawn(async move {
-            let _turn = turns.acquire().await?;
             let driver = Driver::connect_as(address, &format!("forebay-demo-{client}")).await?;
             let root = driver.handle(&[b"demo"]).await?;
             let large = driver.open(&root, b"large", false).await?;

@@ -9,7 +9,7 @@ mod wire;
 
 use std::{
     future::Future,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -32,6 +32,8 @@ Examples:
 
 /// A source's clock must have moved on before what it says of its files can be told from later changes.
 const SETTLE: Duration = Duration::from_millis(2200);
+/// Any port of this machine.
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// Memory of the cache beyond the large file.
 const ROOM: u64 = 128 << 20;
 
@@ -102,19 +104,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 async fn show(arguments: &Arguments, tree: &Path, place: &Path) -> anyhow::Result<()> {
-    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    let export = format!("/demo=file://{},no_root_squash", tree.display().to_string().replace(',', "%2C"));
-    let source = Process::start(loopback, &place.join("source"), &["--export".into(), export])?;
-    println!("  {:<22} {} serves {}", "source", source.nfs, tree.display());
-    let slowness = Slowness { delay: arguments.source_delay, rate: arguments.source_rate.max(1) };
-    let wire = wire::start(source.nfs, slowness).await?;
-    println!(
-        "  {:<22} {:?} each way, {}/s on each of four connections",
-        "wire between",
-        slowness.delay,
-        units::show_size(slowness.rate)
-    );
-    tokio::time::sleep(SETTLE).await;
+    let (_source, wire) = start_source(arguments, tree, place).await?;
     let store = place.join("cache");
     let start = || {
         let ram = (u64::from(arguments.megabytes) << 20) + ROOM;
@@ -148,6 +138,19 @@ async fn show(arguments: &Arguments, tree: &Path, place: &Path) -> anyhow::Resul
         tokio::signal::ctrl_c().await?;
     }
     Ok(())
+}
+
+/// The file server, behind a wire that is as slow as one between machines; where the wire begins.
+async fn start_source(arguments: &Arguments, tree: &Path, place: &Path) -> anyhow::Result<(Process, SocketAddr)> {
+    let export = format!("/demo=file://{},no_root_squash", tree.display().to_string().replace(',', "%2C"));
+    let source = Process::start(LOOPBACK, &place.join("source"), &["--export".into(), export])?;
+    println!("  {:<22} {} serves {}", "source", source.nfs, tree.display());
+    let slowness = Slowness { delay: arguments.source_delay, rate: arguments.source_rate.max(1) };
+    let wire = wire::start(source.nfs, slowness).await?;
+    let rate = units::show_size(slowness.rate);
+    println!("  {:<22} {:?} each way, {rate}/s on each of four connections", "wire to the source", slowness.delay);
+    tokio::time::sleep(SETTLE).await;
+    Ok((source, wire))
 }
 
 /// Reads everything once, and says how fast and where it came from.

@@ -24,8 +24,8 @@ use crate::{
     peer::{Caller, ChunkProvider, Provided},
     ring::{
         Grant,
-        coherence::{Coherence, Subject},
-        messages::{Answer, Found, Glance, Listed, ListedEntry, Question, Sight, Spot, Wanted},
+        coherence::Subject,
+        messages::{Answer, Found, Glance, Listed, ListedEntry, Named, Question, Sight},
     },
     source::{Credentials, FileKind, ObjectId, SourceError},
 };
@@ -42,6 +42,10 @@ struct Asker {
     epoch: u64,
 }
 
+fn need_of(want: Want) -> Need {
+    if want.open { Need::Open } else { Need::Window }
+}
+
 impl CachedSource {
     /// The export's name.
     pub(super) fn name(&self) -> &str {
@@ -51,13 +55,12 @@ impl CachedSource {
     /// What this node knows of an object, with leave to believe it if that can be given now.
     fn sight(&self, asker: Asker, number: u64, file: &CachedFile, need: Need) -> Option<(Sight, u64)> {
         let coherence = self.shared.as_ref()?.coherence();
-        let key = FileKey::from_u128(file.key())?;
         let now = Instant::now();
         let mut state = file.state();
         if state.gone || !self.holds(file, &state, need, now) {
             return None;
         }
-        let incarnation = match coherence.grant(asker.node, asker.epoch, key, number) {
+        let incarnation = match coherence.grant(asker.node, asker.epoch, file.cluster_key(), number) {
             Grant::Believe { incarnation } => Some(incarnation),
             Grant::Once => None,
             Grant::Refused(_) => return None,
@@ -78,11 +81,10 @@ impl CachedSource {
     }
 
     /// As the source says now, to be used once.
-    async fn sight_once(&self, user: &Credentials, id: &ObjectId, want: Wanted) -> Result<Found, SourceError> {
-        let want = Want { access: want.access, read: 0, open: true };
+    async fn sight_once(&self, user: &Credentials, id: &ObjectId, want: Want) -> Result<Found, SourceError> {
+        let want = Want { read: 0, open: true, ..want };
         let seen = self.remote.look(&for_client(user), &Place::Object(*id), want).await?.object?;
-        let sight = Sight { attributes: seen.attributes, content: 0, settled: false, age_ms: 0, incarnation: None };
-        Ok(Found { id: *id, sight, hearsay: false, access: seen.access, data: None })
+        Ok(Found { id: *id, sight: Sight::once(seen.attributes), hearsay: false, access: seen.access, data: None })
     }
 
     /// An object by its handle.
@@ -91,13 +93,10 @@ impl CachedSource {
         asker: Asker,
         user: &Credentials,
         (id, number): (ObjectId, u64),
-        want: Wanted,
+        want: Want,
     ) -> Result<Found, SourceError> {
-        let need = if want.open { Need::Open } else { Need::Window };
-        let file = match self.resolve_now(id.fsid, &id.handle) {
-            Some(file) => file,
-            None => self.resolve(user, id.fsid, &id.handle).await?,
-        };
+        let need = need_of(want);
+        let file = self.object(user, &id).await?;
         if want.open && want.access {
             self.refresh_to_open(user, &file).await?;
         } else {
@@ -119,13 +118,10 @@ impl CachedSource {
         asker: Asker,
         user: &Credentials,
         (dir, name, number): (ObjectId, &Bytes, u64),
-        want: Wanted,
+        want: Want,
     ) -> Result<Glance, SourceError> {
-        let need = if want.open { Need::Open } else { Need::Window };
-        let dir = match self.resolve_now(dir.fsid, &dir.handle) {
-            Some(dir) => dir,
-            None => self.resolve(user, dir.fsid, &dir.handle).await?,
-        };
+        let need = need_of(want);
+        let dir = self.object(user, &dir).await?;
         if want.open {
             self.refresh(user, &dir, Need::Open).await?;
         }
@@ -140,36 +136,29 @@ impl CachedSource {
             let state = dir.state();
             state.content == *content && state.name(name) == Some(key)
         });
-        let directory = match sight {
-            Some((sight, _)) => Some(sight),
-            None => {
-                let attributes = dir.state().attributes.clone();
-                Some(Sight { attributes, content: 0, settled: false, age_ms: 0, incarnation: None })
-            }
-        };
+        let directory = sight.map_or_else(|| Sight::once(dir.state().attributes.clone()), |(sight, _)| sight);
         let object = found.map(|file| {
-            let attributes = file.state().attributes.clone();
-            let sight = Sight { attributes, content: 0, settled: false, age_ms: 0, incarnation: None };
+            let sight = Sight::once(file.state().attributes.clone());
             Found { id: *file.id(), sight, hearsay: true, access: None, data: None }
         });
-        Ok(Glance { directory, object })
+        Ok(Glance { directory: Some(directory), object })
     }
 
     async fn look_at_spots(
         self: &Arc<Self>,
         asker: Asker,
         user: &Credentials,
-        places: Vec<(Spot, u64)>,
-        want: Wanted,
+        places: Vec<(Place, u64)>,
+        want: Want,
     ) -> Answer {
         self.refresh_many(user, &places, want).await;
         let all = places.into_iter().map(|(spot, number)| async move {
             match spot {
-                Spot::Object(id) => {
+                Place::Object(id) => {
                     let object = self.look_for(asker, user, (id, number), want).await;
                     Ok(Glance { directory: None, object })
                 }
-                Spot::Name(dir, name) => self.look_up_for(asker, user, (dir, &name, number), want).await,
+                Place::Name(dir, name) => self.look_up_for(asker, user, (dir, &name, number), want).await,
             }
         });
         let mut seen = futures_util::future::join_all(all).await;
@@ -186,23 +175,22 @@ impl CachedSource {
     }
 
     /// Many objects are asked of the source in few round trips, before each is answered by itself.
-    async fn refresh_many(self: &Arc<Self>, user: &Credentials, places: &[(Spot, u64)], want: Wanted) {
+    async fn refresh_many(self: &Arc<Self>, user: &Credentials, places: &[(Place, u64)], want: Want) {
         if places.len() < 2 {
             return;
         }
-        let need = if want.open { Need::Open } else { Need::Window };
+        let need = need_of(want);
         let now = Instant::now();
         let unknown = places.iter().filter_map(|(spot, _)| match spot {
-            Spot::Object(id) => {
+            Place::Object(id) => {
                 let known = self.resolve_now(id.fsid, &id.handle);
                 let holds = known.is_some_and(|file| self.holds(&file, &file.state(), need, now));
                 (!holds).then_some(Place::Object(*id))
             }
-            Spot::Name(..) => None,
+            Place::Name(..) => None,
         });
         let unknown: Vec<Place> = unknown.collect();
         let asked = self.asking();
-        let want = Want { access: want.access, read: want.read, open: want.open };
         let Ok(all) = self.remote.look_many(&for_client(user), &unknown, want).await else { return };
         for object in all.into_iter().filter_map(|seen| seen.and_then(|seen| seen.object).ok()) {
             self.admit_seen(user, &object, None, asked).await;
@@ -217,10 +205,7 @@ impl CachedSource {
         (dir, number): (ObjectId, u64),
         (mut cookie, verifier, bytes): (u64, u64, u32),
     ) -> Result<Listed, SourceError> {
-        let dir = match self.resolve_now(dir.fsid, &dir.handle) {
-            Some(dir) => dir,
-            None => self.resolve(user, dir.fsid, &dir.handle).await?,
-        };
+        let dir = self.object(user, &dir).await?;
         let may = self.access(user, &dir).await?;
         if !may.read {
             return Err(SourceError::Errno(libc::EACCES));
@@ -242,15 +227,13 @@ impl CachedSource {
                 continue;
             }
             let sight = self.sight(asker, number, &dir, Need::Window).filter(|(_, now)| Some(*now) == content);
-            let attributes = dir.state().attributes.clone();
-            let once = Sight { attributes, content: 0, settled: false, age_ms: 0, incarnation: None };
             let entries = page.entries[kept.from..].iter().map(|entry| ListedEntry {
                 cookie: entry.cookie,
                 name: entry.name.clone(),
                 object: entry.object.as_ref().map(|(id, _, told)| (*id, told.clone())).map_err(|error| *error),
             });
             return Ok(Listed {
-                directory: sight.map_or(once, |(sight, _)| sight),
+                directory: sight.map_or_else(|| Sight::once(dir.state().attributes.clone()), |(sight, _)| sight),
                 verifier: page.verifier,
                 entries: entries.collect(),
                 eof: page.eof,
@@ -263,7 +246,7 @@ impl CachedSource {
 #[async_trait]
 impl Subject for CachedSource {
     fn key(&self, object: &ObjectId) -> FileKey {
-        FileKey::from_u128(self.key_of(object)).expect("keys of objects have 96 bits")
+        FileKey::of_digest(self.key_of(object))
     }
 
     fn change_begins(&self, object: &ObjectId) -> Option<u64> {
@@ -289,19 +272,17 @@ impl Subject for CachedSource {
         let (nonce, policy) = (self.fresh(), self.policy());
         let after = after.filter(|after| after.kind == file.kind() && began.is_some());
         state.end_change(after, (Instant::now(), epoch), (None::<Kept>, false), nonce, policy);
-        if after.is_none() {
-            state.asked = None;
-        }
     }
 
-    fn names(&self, dir: &ObjectId, names: &[Bytes]) -> Vec<Option<Option<ObjectId>>> {
+    fn names(&self, dir: &ObjectId, names: &[Bytes]) -> Vec<Named> {
         let dir = self.table.get(&self.key_of(dir));
-        let known = |name: &Bytes| {
-            let stands_for = dir.as_ref()?.state().name(name)?;
-            match stands_for {
-                None => Some(None),
-                Some(key) => self.table.get(&key).filter(|file| !file.state().gone).map(|file| Some(*file.id())),
-            }
+        let known = |name: &Bytes| match dir.as_ref().and_then(|dir| dir.state().name(name)) {
+            None => Named::Unknown,
+            Some(None) => Named::Missing,
+            Some(Some(key)) => match self.table.get(&key).filter(|file| !file.state().gone) {
+                Some(file) => Named::Object(*file.id()),
+                None => Named::Unknown,
+            },
         };
         names.iter().map(known).collect()
     }
@@ -328,14 +309,13 @@ impl Subject for CachedSource {
 /// The chunks that other nodes are given.
 pub struct Chunks {
     cache: Arc<Cache>,
-    coherence: Arc<Coherence>,
     sources: RwLock<HashMap<u64, Weak<CachedSource>>>,
 }
 
 impl Chunks {
     /// Those of a cache.
-    pub fn new(cache: Arc<Cache>, coherence: Arc<Coherence>) -> Self {
-        Self { cache, coherence, sources: RwLock::default() }
+    pub fn new(cache: Arc<Cache>) -> Self {
+        Self { cache, sources: RwLock::default() }
     }
 
     /// Chunks that are on their way into the cache for this source are given too.
@@ -379,12 +359,5 @@ impl ChunkProvider for Chunks {
             }
         }
         .boxed()
-    }
-}
-
-impl Chunks {
-    /// The ring that this node goes by.
-    pub fn ring_epoch(&self) -> u64 {
-        self.coherence.epoch()
     }
 }

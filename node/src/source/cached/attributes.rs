@@ -36,67 +36,36 @@ impl CachedSource {
         need: Need,
     ) -> Result<FileAttributes, SourceError> {
         let began = Instant::now();
-        let flight = {
-            let mut state = file.state();
-            if state.gone {
-                return Err(SourceError::Stale);
+        let mut may_join = true;
+        loop {
+            let (flight, joined) = {
+                let mut state = file.state();
+                if state.gone {
+                    return Err(SourceError::Stale);
+                }
+                if self.holds(file, &state, need, began) {
+                    return Ok(state.attributes.clone());
+                }
+                // An answer on its way is as good as one that came, if its question was asked late enough.
+                let is_late_enough = |asked| may_join && state.would_be_fresh(asked, self.policy(), need, began);
+                match state.flight.clone().filter(|(asked, _)| is_late_enough(*asked)) {
+                    Some((_, flight)) => (flight, true),
+                    None => {
+                        let flight = self.ask(user, file, need, began);
+                        state.flight = Some((began, flight.clone()));
+                        (flight, false)
+                    }
+                }
+            };
+            if may_join {
+                self.counters.revalidations.increment(1);
             }
-            if self.holds(file, &state, need, began) {
-                return Ok(state.attributes.clone());
-            }
-            // An answer on its way is as good as one that came, if its question was asked late enough.
-            let shared = state.flight.clone();
-            let shared = shared.filter(|(asked, _)| state.would_be_fresh(*asked, self.policy(), need, began));
-            match shared {
-                Some((_, flight)) => Ok(flight),
-                None => Err(self.begin_flight(user, file, need, began, &mut state)),
-            }
-        };
-        self.counters.revalidations.increment(1);
-        let answer = match flight {
-            Ok(joined) => match joined.await {
+            match flight.await {
                 // In a cluster what it tells may have been taken back on its way.
-                Ok(_) if self.shared.is_some() => return self.refresh_alone(user, file, need, began).await,
-                answer => answer,
-            },
-            Err(own) => own.await,
-        };
-        self.or_stale(file, answer)
-    }
-
-    fn begin_flight(
-        self: &Arc<Self>,
-        user: &Credentials,
-        file: &Arc<CachedFile>,
-        need: Need,
-        began: Instant,
-        state: &mut super::file::State,
-    ) -> Flight {
-        let flight = self.ask(user, file, need, began);
-        state.flight = Some((began, flight.clone()));
-        flight
-    }
-
-    /// As [`CachedSource::refresh`], without joining a question that was asked before `began`.
-    async fn refresh_alone(
-        self: &Arc<Self>,
-        user: &Credentials,
-        file: &Arc<CachedFile>,
-        need: Need,
-        began: Instant,
-    ) -> Result<FileAttributes, SourceError> {
-        let flight = {
-            let mut state = file.state();
-            if state.gone {
-                return Err(SourceError::Stale);
+                Ok(_) if joined && self.shared.is_some() => may_join = false,
+                answer => return self.or_stale(file, answer),
             }
-            if self.holds(file, &state, need, began) {
-                return Ok(state.attributes.clone());
-            }
-            self.begin_flight(user, file, need, began, &mut state)
-        };
-        let answer = flight.await;
-        self.or_stale(file, answer)
+        }
     }
 
     /// An answer, or if the source cannot be reached what was known, where the policy allows that.

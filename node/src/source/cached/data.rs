@@ -62,6 +62,13 @@ pub(super) struct Target {
     pub(super) version: u64,
 }
 
+impl Target {
+    /// Where in the file it begins.
+    pub(super) fn offset(&self) -> u64 {
+        u64::from(self.key.index) * CHUNK
+    }
+}
+
 /// What became of a chunk that was to be kept, with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WarmChunk {
@@ -208,9 +215,18 @@ impl CachedSource {
         wanted: Range<u64>,
     ) -> Result<Bytes, SourceError> {
         let count = u32::try_from(wanted.end - wanted.start).unwrap_or(u32::MAX);
-        let offset = index * CHUNK + wanted.start;
-        let read = self.remote.read(&for_client(user), file.id(), offset, count).await;
-        let read = read.map_err(|error| self.lost(file, error))?;
+        self.read_once(&for_client(user), file, index * CHUNK + wanted.start, count).await
+    }
+
+    /// Data from the source, which is not kept.
+    pub(super) async fn read_once(
+        &self,
+        by: &OnBehalf,
+        file: &CachedFile,
+        offset: u64,
+        count: u32,
+    ) -> Result<Bytes, SourceError> {
+        let read = self.remote.read(by, file.id(), offset, count).await.map_err(|error| self.lost(file, error))?;
         self.counters.source_bytes.increment(read.data.bytes.len() as u64);
         Ok(read.data.bytes)
     }
@@ -269,8 +285,7 @@ impl CachedSource {
     ) -> (Result<Bytes, SourceError>, Option<(ChunkKey, Bytes, Placement)>) {
         let asked = self.asking();
         let count = u32::try_from(target.length).unwrap_or(0);
-        let offset = u64::from(target.key.index) * CHUNK;
-        let read = match self.remote.read(by, file.id(), offset, count).await {
+        let read = match self.remote.read(by, file.id(), target.offset(), count).await {
             Ok(read) => read,
             Err(error) => return (Err(self.lost(file, error)), None),
         };

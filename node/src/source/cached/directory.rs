@@ -104,8 +104,12 @@ impl CachedSource {
         let (mut cookie, mut taken) = (cookie, 0);
         loop {
             let known = if shared { self.page_now(dir, cookie) } else { None };
+            let unknown = match &known {
+                Some((kept, _)) if want_files => self.unknown(kept, max - taken),
+                _ => Vec::new(),
+            };
             // Of many entries it is cheaper to ask for the page anew than for each how it is now.
-            let known = known.filter(|(kept, _)| !want_files || self.unknown(kept, max - taken).len() <= ASKED_SINGLY);
+            let known = known.filter(|_| unknown.len() <= ASKED_SINGLY);
             let (kept, content, fresh) = match known {
                 Some((kept, content)) => {
                     self.counters.page_hits.increment(1);
@@ -115,8 +119,7 @@ impl CachedSource {
                 None if taken > 0 => return Ok(false),
                 None => self.page(user, dir, (cookie, bytes), shared, want_files).await?,
             };
-            let news =
-                if want_files && !fresh { self.news_of_entries(user, &kept, max - taken).await } else { News::new() };
+            let news = if fresh { News::new() } else { self.news_of(user, &unknown).await };
             for (place, entry) in kept.page.entries.iter().enumerate().skip(kept.from) {
                 if taken == max || sink(self.entry(entry, want_files, fresh, &news)).is_break() {
                     let from = Kept { page: kept.page.clone(), from: place };
@@ -156,18 +159,14 @@ impl CachedSource {
         }
     }
 
-    /// In a cluster: owners are asked about the first `most` of a page's entries of which it is not known how they are now.
-    async fn news_of_entries(self: &Arc<Self>, user: &Credentials, kept: &Kept, most: usize) -> News {
+    /// How objects are now, as their owners say.
+    async fn news_of(self: &Arc<Self>, user: &Credentials, places: &[Place]) -> News {
         let mut news = News::new();
-        if self.shared.is_none() {
-            return news;
-        }
-        let places = self.unknown(kept, most);
         if places.is_empty() {
             return news;
         }
         let asked = self.asking();
-        let Ok(all) = self.remote.look_many(&for_client(user), &places, Want::default()).await else { return news };
+        let Ok(all) = self.remote.look_many(&for_client(user), places, Want::default()).await else { return news };
         for object in all.into_iter().filter_map(|seen| seen.and_then(|seen| seen.object).ok()) {
             let file = self.admit(&object.id, &object.attributes, asked, &object.word);
             news.insert(file.key(), object.attributes);

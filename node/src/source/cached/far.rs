@@ -97,6 +97,13 @@ struct Wanted {
     settled: bool,
 }
 
+impl Wanted {
+    /// Bytes it should have.
+    fn length(&self) -> u64 {
+        chunk_length(self.attributes.size, u64::from(self.key.index))
+    }
+}
+
 impl Sharing {
     /// With others through `source` and `chunks`.
     pub fn new(source: Arc<SharedSource>, chunks: Arc<dyn ChunkPeers>) -> Self {
@@ -146,12 +153,9 @@ impl CachedSource {
             // It changed meanwhile: what is read now is nothing to keep.
             return (self.read_direct(by, file, target).await, None);
         }
-        let (Some(key), offset) = (FileKey::from_u128(file.key()), u64::from(target.key.index) * CHUNK) else {
-            return (self.read_direct(by, file, target).await, None);
-        };
-        match sharing.coherence().data_route(key, offset) {
+        match sharing.coherence().data_route(file.cluster_key(), target.offset()) {
             Route::At(node) => {
-                let far = self.fetch_far(sharing, by, &wanted, node, target.length);
+                let far = self.fetch_far(sharing, by, &wanted, node);
                 match far.await {
                     Some(bytes) => {
                         self.counters.peer_bytes.increment(bytes.len() as u64);
@@ -174,11 +178,23 @@ impl CachedSource {
         }
     }
 
+    /// A chunk from the source, which is not kept.
     async fn read_direct(&self, by: &OnBehalf, file: &CachedFile, target: Target) -> Result<Bytes, SourceError> {
-        let (offset, count) = (u64::from(target.key.index) * CHUNK, u32::try_from(target.length).unwrap_or(0));
-        let read = self.remote.read(by, file.id(), offset, count).await.map_err(|error| self.lost(file, error))?;
-        self.counters.source_bytes.increment(read.data.bytes.len() as u64);
-        Ok(read.data.bytes)
+        self.read_once(by, file, target.offset(), u32::try_from(target.length).unwrap_or(0)).await
+    }
+
+    /// A chunk that a peer has, all of it and soon; else it is as good as gone.
+    async fn fetch_from(&self, sharing: &Sharing, node: NodeId, wanted: &Wanted, ahead: bool) -> FarChunk {
+        let (length, epoch) = (wanted.length(), sharing.coherence().epoch());
+        let fetched = sharing.chunks.fetch(node, epoch, wanted.key, length, ahead);
+        match tokio::time::timeout(sharing.hedge_after(node), fetched).await {
+            Ok(FarChunk::Here(bytes)) if bytes.len() as u64 != length => FarChunk::Gone,
+            Ok(fetched) => fetched,
+            Err(_) => {
+                self.counters.hedged.increment(1);
+                FarChunk::Gone
+            }
+        }
     }
 
     /// A chunk from the node that owns it, which fetches it if it must. `None`: ask the source.
@@ -188,19 +204,10 @@ impl CachedSource {
         by: &OnBehalf,
         wanted: &Wanted,
         node: NodeId,
-        length: u64,
     ) -> Option<Bytes> {
         let ahead = by.purpose == crate::source::remote::Purpose::Ahead;
-        let epoch = sharing.coherence().epoch();
-        let fetch = || async {
-            let fetched = sharing.chunks.fetch(node, epoch, wanted.key, length, ahead);
-            tokio::time::timeout(sharing.hedge_after(node), fetched).await.unwrap_or_else(|_| {
-                self.counters.hedged.increment(1);
-                FarChunk::Gone
-            })
-        };
-        match fetch().await {
-            FarChunk::Here(bytes) => return (bytes.len() as u64 == length).then_some(bytes),
+        match self.fetch_from(sharing, node, wanted, ahead).await {
+            FarChunk::Here(bytes) => return Some(bytes),
             FarChunk::Gone => return None,
             FarChunk::Miss => {}
         }
@@ -213,8 +220,8 @@ impl CachedSource {
             index: wanted.key.index,
         };
         match sharing.coherence().question(node, self.name(), question).await {
-            Ok(Answer::Pulled(true)) => match fetch().await {
-                FarChunk::Here(bytes) => (bytes.len() as u64 == length).then_some(bytes),
+            Ok(Answer::Pulled(true)) => match self.fetch_from(sharing, node, wanted, ahead).await {
+                FarChunk::Here(bytes) => Some(bytes),
                 FarChunk::Miss | FarChunk::Gone => None,
             },
             _ => None,
@@ -259,20 +266,16 @@ impl CachedSource {
         if let Some((bytes, _)) = self.cache.get(&wanted.key).await {
             return (Ok(Pulled { bytes, matches: true }), None);
         }
-        let (offset, index) = (u64::from(wanted.key.index) * CHUNK, u64::from(wanted.key.index));
-        let length = chunk_length(wanted.attributes.size, index);
-        let former = FileKey::from_u128(wanted.key.file)
-            .and_then(|key| sharing.coherence().former_data_owner(key, offset))
-            .filter(|_| wanted.settled);
-        if let Some(node) = former {
-            let fetch = sharing.chunks.fetch(node, sharing.coherence().epoch(), wanted.key, length, false);
-            if let Ok(FarChunk::Here(bytes)) = tokio::time::timeout(sharing.hedge_after(node), fetch).await
-                && bytes.len() as u64 == length
-            {
-                self.counters.peer_bytes.increment(length);
-                return (Ok(Pulled { bytes: bytes.clone(), matches: true }), Some((bytes, true)));
-            }
+        let offset = u64::from(wanted.key.index) * CHUNK;
+        let key = FileKey::of_digest(wanted.key.file);
+        let former = sharing.coherence().former_data_owner(key, offset).filter(|_| wanted.settled);
+        if let Some(node) = former
+            && let FarChunk::Here(bytes) = self.fetch_from(sharing, node, wanted, false).await
+        {
+            self.counters.peer_bytes.increment(bytes.len() as u64);
+            return (Ok(Pulled { bytes: bytes.clone(), matches: true }), Some((bytes, true)));
         }
+        let length = wanted.length();
         let count = u32::try_from(length).unwrap_or(0);
         let read = match self.remote.read(by, &wanted.id, offset, count).await {
             Ok(read) => read,

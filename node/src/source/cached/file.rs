@@ -20,6 +20,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use forebay_meta::state::FileKey;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{
@@ -256,6 +257,11 @@ impl CachedFile {
     /// What the cache knows it by: the same after a restart and on every node.
     pub fn key(&self) -> u128 {
         self.key
+    }
+
+    /// The same as the cluster names it.
+    pub fn cluster_key(&self) -> FileKey {
+        FileKey::of_digest(self.key)
     }
 
     /// It is the export's root.

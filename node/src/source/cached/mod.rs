@@ -243,8 +243,8 @@ impl CachedSource {
         let handle = id.handle.as_bytes();
         bytes[..8].copy_from_slice(&id.fsid.0.to_be_bytes());
         bytes[8..8 + handle.len()].copy_from_slice(handle);
-        // 96 bits, as the cluster's names of files have.
-        xxh3_128_with_seed(&bytes[..8 + handle.len()], self.seed) & (u128::MAX >> 32)
+        // As many bits as the cluster's names of files have.
+        FileKey::of_digest(xxh3_128_with_seed(&bytes[..8 + handle.len()], self.seed)).to_u128()
     }
 
     /// Whether what is known of an object may be told for an operation that begins now.
@@ -256,7 +256,7 @@ impl CachedSource {
     fn may_tell(&self, file: &CachedFile, state: &file::State) -> bool {
         let Some(shared) = &self.shared else { return true };
         let Some(asked) = state.asked.filter(|_| state.changing == 0) else { return false };
-        FileKey::from_u128(file.key()).is_some_and(|key| shared.coherence().holds(key, state.word, asked))
+        shared.coherence().holds(file.cluster_key(), state.word, asked)
     }
 
     /// Whether it may be told although the source cannot be asked. In a cluster another node might be able to, and change it: unless the export
@@ -377,6 +377,14 @@ impl CachedSource {
     pub fn resolve_now(&self, fsid: SourceFsid, handle: &SourceHandle) -> Option<Arc<CachedFile>> {
         let key = self.key_of(&ObjectId { fsid, handle: *handle });
         self.table.get(&key).filter(|file| !file.state().gone)
+    }
+
+    /// An object by its handle, asked about only if it is not known.
+    async fn object(&self, user: &Credentials, id: &ObjectId) -> Result<Arc<CachedFile>, SourceError> {
+        match self.resolve_now(id.fsid, &id.handle) {
+            Some(file) => Ok(file),
+            None => self.resolve(user, id.fsid, &id.handle).await,
+        }
     }
 
     /// An object by its handle.
